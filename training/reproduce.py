@@ -105,9 +105,7 @@ def recorded_recipe(model: str, seed: int | None = None, new_name: str | None = 
         )
     recorded = Recipe.from_json(recipe)
     check_names(recorded)
-    return replace(
-        recorded, name=new_name or f"{card.name}{ENDING}", seed=recorded.seed if seed is None else seed
-    )
+    return replace(recorded, name=new_name or f"{card.name}{ENDING}", seed=recorded.seed if seed is None else seed)
 
 
 def recorded_result(folder: Path, dataset: str) -> dict[str, Any]:

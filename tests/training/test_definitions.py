@@ -184,7 +184,10 @@ def head_values(kind: str, how: str) -> Iterator[float]:
         modules = create_heads(heads, 9)
         start_heads(modules, features, labels=LABELS.numpy() if how == "lda" else None)
     outputs = modules["embedding"](features).double()
-    yield from (outputs.abs().mean().item(), (normalize(outputs, dim=1) @ normalize(outputs, dim=1).T).square().sum().item())
+    yield from (
+        outputs.abs().mean().item(),
+        (normalize(outputs, dim=1) @ normalize(outputs, dim=1).T).square().sum().item(),
+    )
 
 
 def schedule_values(name: str) -> Iterator[float]:

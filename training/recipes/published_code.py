@@ -29,14 +29,11 @@ from pathlib import Path
 from typing import Any
 
 from training.construction import with_defaults
-from training.losses import LOSSES
-from training.methods import METHODS
-from training.miners import MINERS
+from training.definitions import TABLES
 from training.overrides import check_names, override, resolve
 from training.recipe import EnsembleRecipe, Recipe
 from training.recipes import standard_recipe
 from training.recipes.common import DIVA, GROUP, MIC, PAPER_DATASETS, REALITY, REVISITING, SHARING, TABLE_2
-from training.samplers import SAMPLERS
 
 SUFFIX = "-as-published"
 """End of the names of models and studies that are trained as published."""
@@ -264,14 +261,15 @@ def _differences(
 def _with_defaults(recipe: Recipe) -> Recipe:
     """Return the recipe with the defaults of its method, loss, miner and sampler."""
     objective, batch = recipe.objective, recipe.batch
-    explicit = dataclasses.replace(
-        objective,
-        method_args=with_defaults(METHODS, objective.method, objective.method_args),
-        loss_args=with_defaults(LOSSES, objective.loss, objective.loss_args),
-        miner_args=with_defaults(MINERS, objective.miner, objective.miner_args),
+    arguments: dict[str, Any] = {
+        f"{kind}_args": with_defaults(TABLES[kind], getattr(objective, kind), getattr(objective, f"{kind}_args"))
+        for kind in ("method", "loss", "miner")
+    }
+    return dataclasses.replace(
+        recipe,
+        objective=dataclasses.replace(objective, **arguments),
+        batch=dataclasses.replace(batch, args=with_defaults(TABLES["sampler"], batch.sampler, batch.args)),
     )
-    explicit_batch = dataclasses.replace(batch, args=with_defaults(SAMPLERS, batch.sampler, batch.args))
-    return dataclasses.replace(recipe, objective=explicit, batch=explicit_batch)
 
 
 def _merged(old: Any, new: Any) -> Any:

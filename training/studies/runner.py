@@ -18,6 +18,7 @@ from training.api import TrainingSetup, provenance, train_network
 from training.build import create_sampler
 from training.cached.samples import Samples
 from training.data import image_key, training_labels
+from training.definitions import outdated
 from training.distributed import keep_freed_memory
 from training.execution import Execution
 from training.overrides import fit_to_classes, override
@@ -268,7 +269,9 @@ def run_schedule(
     selected, plan = schedule.select(only), schedule.plan
     runs = [run for run in selected if not plan.lacks_rate(run.arm)]
     for source in sources:
-        progress(f"{adopt_results(schedule, runs, source)} finished runs taken over from {source}.")
+        adopted, older = adopt_results(schedule, runs, source), _older_definitions(source)
+        left = f" Runs by an older {' and '.join(older)} are left there." if older else ""
+        progress(f"{adopted} finished runs taken over from {source}.{left}")
     tally = perform_runs(schedule, runs, context, progress)
     for run in selected:
         if plan.lacks_rate(run.arm):
@@ -389,6 +392,12 @@ def adopt_results(schedule: RunSchedule, runs: Iterable[Run], source: Path) -> i
                 run.finish({**result, "arm": run.arm.label, "from": f"{source}: {name}"})
                 adopted += 1
     return adopted
+
+
+def _older_definitions(source: Path) -> list[str]:
+    """Return the definitions of the results in the folder `source` that have another version today."""
+    recipes = [recipe for result in Results(source).values() for recipe in result.get("resolved", ())]
+    return sorted({name for recipe in recipes for name in outdated(recipe["definitions"])})
 
 
 def _adopt_trials(plan: Plan, tried: Iterable[tuple[Arm, float]], results: Results, source: Path) -> None:
