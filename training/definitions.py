@@ -28,12 +28,13 @@ TABLES: dict[str, Mapping[str, Any]] = {
 """The tables of definitions by kind, as in "loss margin"."""
 
 CHANGES: dict[str, tuple[str, ...]] = {
+    "auxiliary task shared": ("positives of triplets across classes are drawn by distance; before, evenly",),
     "method mic": (
         "an epoch has a fixed number of steps on groups; before, each step on classes was followed by one by chance",
     ),
     "method sharing": (
-        "positives of triplets across classes are drawn by distance, and an iteration counts as two steps; before, "
-        "positives were drawn evenly",
+        "positives of triplets across classes are drawn by distance, before evenly; and an iteration is two steps, before "
+        "one",
     ),
 }
 """What changed with each version of a definition after the first; a definition that is not listed has version 1."""

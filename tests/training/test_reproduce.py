@@ -97,7 +97,7 @@ def test_a_recipe_that_was_changed_since_is_trained_as_it_is_recorded():
     assert standard_recipe("r-margin-conv4-glyphs").record["objective"]["miner_args"]["published"] is True
 
 
-@pytest.mark.parametrize("name", ["shared-conv4-glyphs", "mic-conv4-glyphs"])
+@pytest.mark.parametrize("name", ["shared-conv4-glyphs", "mic-conv4-glyphs", "diva-conv4-glyphs"])
 def test_a_model_by_another_definition_is_refused_with_the_command_for_todays(name, home, capsys):
     """The fault: the recorded values are today's, but the method of that name has another meaning."""
     assert main(["reproduce", name]) == 2
