@@ -100,7 +100,7 @@ def write_model_folder(
         weights = save_network(network, card, temporary)
         card = dataclasses.replace(card, files={name: sha256_of(temporary / name) for name in weights})
         card.write(temporary)
-        record = {"model": card.identity, "recipe": recipe.to_json(), **facts, **provenance()}
+        record = {"model": card.identity, "recipe": recipe.record, **facts, **provenance()}
         write_json(temporary / "recipe.json", record)
         write_bytes(temporary / "log.jsonl", "".join(json.dumps(record) + "\n" for record in log).encode())
         run, _ = open_model(temporary, card, device="cpu")
@@ -569,7 +569,7 @@ def _is_trained(recipe: Recipe) -> bool:
         record = json.loads((paths.local_models() / recipe.name / "recipe.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return same_recipe(record.get("recipe"), recipe.to_json())
+    return same_recipe(record.get("recipe"), recipe)
 
 
 def _train_model(

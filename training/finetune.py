@@ -28,7 +28,7 @@ from training.cached.feature_folder import (
     views_of_model,
 )
 from training.overrides import check_names, name_custom, override, setting_keys
-from training.recipe import FASTEST, Backbone, Batch, Data, Recipe, Schedule
+from training.recipe import FASTEST, Backbone, Batch, Data, Recipe, Schedule, same_recipe
 from training.recipes import RECIPES
 from zoo import paths
 from zoo.data.content import CLASS_IMAGES, digests_of_classes, telling_digests
@@ -480,7 +480,7 @@ def check_same(recipe: Recipe, split: dict[str, object], replace: bool = False) 
     """
     folder = paths.local_models() / recipe.name
     record = read_object(folder / RECIPE_FILE)
-    same = record.get("recipe") == recipe.to_json() and record.get("split") == split
+    same = same_recipe(record.get("recipe"), recipe) and record.get("split") == split
     if folder.exists() and not replace and not same:
         raise _name_taken(recipe.name)
 

@@ -140,7 +140,7 @@ class WandB:
     def __init__(self, recipe: Recipe, folder: Path) -> None:
         import wandb
 
-        self.run = wandb.init(project="dml-zoo", name=recipe.name, config=recipe.to_json(), dir=str(folder))
+        self.run = wandb.init(project="dml-zoo", name=recipe.name, config=recipe.record, dir=str(folder))
 
     def write(self, record: dict[str, Any]) -> None:
         self.run.log(flatten_record(record), step=record["epoch"])

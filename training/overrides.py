@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from training.construction import check_arguments, check_name, with_defaults
+from training.construction import check_arguments, check_name
+from training.definitions import WRAPPED
 from training.losses import LOSSES
 from training.methods import METHODS
 from training.miners import MINERS
-from training.recipe import OPTIMIZERS, EnsembleRecipe, Objective, Recipe
+from training.recipe import OPTIMIZERS, REMARKS, EnsembleRecipe, Objective, Recipe
 from training.recipes import RECIPES, standard_recipe
 from training.recipes.common import ARCHITECTURES, backbone_name
 from training.samplers import SAMPLERS
@@ -39,8 +40,8 @@ ARGUMENTS = {
 
 SQUARED = "objective.loss_args.squared"
 
-IDENTITY_KEYS = ("name", "method", "seed", "sources", "departures", "backbone.name")
-"""Keys that do not count as changed settings: papers print means over seeds, and the other keys are names or texts."""
+IDENTITY_KEYS = ("name", "method", "seed", *REMARKS, "backbone.name", "definitions")
+"""Keys that do not count as changed settings: papers print means over seeds, and the other keys are no settings."""
 
 FIELD_KINDS: dict[Any, tuple[str, str]] = {
     int: ("a whole number", "8"),
@@ -438,7 +439,7 @@ def name_custom(recipe: Recipe, standard: Recipe) -> Recipe:
 
 def _miners(objective: Objective) -> tuple[str | None, str | None]:
     """Return the miner and the one that rho wraps (by default distance-weighted)."""
-    wrapped = objective.miner_args.get("miner", "distance-weighted") if objective.miner == "rho" else None
+    wrapped = objective.miner_args.get("miner", WRAPPED) if objective.miner == "rho" else None
     return objective.miner, wrapped
 
 
@@ -450,7 +451,7 @@ def changed_settings(recipe: Recipe | EnsembleRecipe, standard: Recipe | Ensembl
     others with the member's number.
     """
     if isinstance(recipe, Recipe) and isinstance(standard, Recipe):
-        changed = dict(_differences(recipe.to_json(), standard.to_json()))
+        changed = dict(differences(recipe.record, standard.record))
         if standard.backbone.pretrained is True and "backbone.pretrained" in changed and has_public_weights(recipe):
             del changed["backbone.pretrained"]
         return changed
@@ -467,13 +468,14 @@ def changed_settings(recipe: Recipe | EnsembleRecipe, standard: Recipe | Ensembl
     return {**common, **own}
 
 
-def _differences(new: Mapping[str, Any], old: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def differences(new: Mapping[str, Any], old: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield setting and value where a recipe, as JSON, differs from an older one in more than texts and seed."""
     for key, value in new.items():
         before = old.get(key, ...)
         if value == before or f"{prefix}{key}" in IDENTITY_KEYS:
             continue
         if isinstance(value, dict) and isinstance(before, dict) and before.keys() <= value.keys():
-            yield from _differences(value, before, f"{prefix}{key}.")
+            yield from differences(value, before, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 
@@ -538,19 +540,6 @@ def _fit_to_classes(recipe: Recipe, labels: np.ndarray, given: Collection[str]) 
         ("batch.size", batch.size, batch.size != recipe.batch.size),
     )
     return fitted, tuple(f"{key}={value}" for key, value, changed in changes if changed)
-
-
-def with_explicit_defaults(recipe: Recipe) -> Recipe:
-    """Return the recipe with the defaults of its method, loss, miner and sampler: equal for equal models."""
-    objective, batch = recipe.objective, recipe.batch
-    explicit = dataclasses.replace(
-        objective,
-        method_args=with_defaults(METHODS, objective.method, objective.method_args),
-        loss_args=with_defaults(LOSSES, objective.loss, objective.loss_args),
-        miner_args=with_defaults(MINERS, objective.miner, objective.miner_args),
-    )
-    explicit_batch = dataclasses.replace(batch, args=with_defaults(SAMPLERS, batch.sampler, batch.args))
-    return dataclasses.replace(recipe, objective=explicit, batch=explicit_batch)
 
 
 def check_names(recipe: Recipe) -> None:

@@ -6,12 +6,15 @@ import dataclasses
 import hashlib
 import json
 import math
+import types
+import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from training.construction import ClassTable
+from training.definitions import recipe_record
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import RecipeError
 from zoo.models.card import MODEL_NAME, Card, Head, heads_problem
@@ -39,23 +42,8 @@ EMBEDDING = "embedding"
 """The name of a single head."""
 HEAD_STARTS = ("random", "pca", "lda")
 HEAD_ENDS = ("trained", "pca", "lda")
-LATER_SETTINGS = (
-    ("data", "features", ""),
-    ("data", "views", 0),
-    ("", "head_start", "random"),
-    ("backbone", "tune", "all"),
-    ("backbone", "rank", 8),
-    ("backbone", "prompts", 10),
-    ("backbone", "prompting", "deep"),
-    ("backbone", "frozen_stages", 0),
-    ("", "head_end", "trained"),
-    ("schedule", "validate_every", 1),
-    ("schedule", "patience", 0),
-    ("optimizer", "loss_weight_decay", 0.0),
-    ("", "as_published", False),
-    ("preprocessing", "squeeze", False),
-)
-"""Settings that are newer than the first studies: part, key, and the value that means the earlier behaviour."""
+REMARKS = ("sources", "departures")
+"""Fields for readers: recipes that differ in them alone are the same."""
 
 
 def _check(valid: object, key: str, value: object, expected: str) -> None:
@@ -387,19 +375,25 @@ class Recipe:
     def to_json(self) -> dict[str, Any]:
         return json.loads(json.dumps(dataclasses.asdict(self)))
 
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Recipe:
+        """Return the recipe that a file records (`Recipe.record`). Versions of definitions are not checked.
+
+        Raises:
+            RecipeError: `other-schema` if a field is missing, unknown or of another type; or as for any recipe.
+        """
+        recipe: Recipe = _read({key: value for key, value in record.items() if key != "definitions"}, cls, "recipe")
+        return recipe
+
+    @cached_property
+    def record(self) -> dict[str, Any]:
+        """Return all that decides a run, as files record it: all defaults stated, and versions of definitions."""
+        return json.loads(json.dumps(recipe_record(self.to_json())))
+
     @cached_property
     def digest(self) -> str:
-        """Return eight hexadecimal digits that differ for different recipes.
-
-        Newer settings count only if they are used, so that later versions recognise a recipe's runs.
-        """
-        facts = self.to_json()
-        del facts["departures"]
-        for part, key, before in LATER_SETTINGS:
-            group = facts[part] if part else facts
-            if group[key] == before:
-                del group[key]
-        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:8]
+        """Return eight hexadecimal digits that differ for different recipes."""
+        return hashlib.sha256(json.dumps(without_remarks(self.record), sort_keys=True).encode()).hexdigest()[:8]
 
 
 @dataclass(frozen=True)
@@ -430,15 +424,31 @@ class EnsembleRecipe:
         return json.loads(json.dumps(dataclasses.asdict(self)))
 
 
-def same_recipe(a: Any, b: Any, name: str = "") -> bool:
-    """Return whether two recorded recipes, or two of their settings, agree.
+def same_recipe(record: Any, recipe: Recipe) -> bool:
+    """Return whether a file's record of a recipe, which may be missing, is that of this recipe."""
+    return isinstance(record, dict) and without_remarks(record) == without_remarks(recipe.record)
 
-    A field that only one of them has counts as equal, because older versions did not write it; free arguments (`args`,
-    `loss_args`) must have the same fields.
-    """
-    if isinstance(a, dict) and isinstance(b, dict) and not name.endswith("args"):
-        return all(same_recipe(a[key], b[key], key) for key in (a.keys() & b.keys()) - {"departures"})
-    return bool(a == b)
+
+def without_remarks(record: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """Return a recorded recipe without its remarks, and without the fields `names`."""
+    return {key: value for key, value in record.items() if key not in (*REMARKS, *names)}
+
+
+def _read(value: Any, hint: Any, key: str) -> Any:
+    """Return a value of a recipe from JSON. Raises `RecipeError` (`other-schema`) if it does not have the type."""
+    if dataclasses.is_dataclass(hint) and isinstance(value, dict):
+        hints = typing.get_type_hints(hint)
+        if value.keys() != hints.keys():
+            names = ", ".join(sorted(value.keys() ^ hints.keys()))
+            raise RecipeError(f"{key} is of another release: {names} missing or unknown.", code="other-schema")
+        return hint(**{name: _read(value[name], inner, f"{key}.{name}") for name, inner in hints.items()})
+    if typing.get_origin(hint) is tuple and isinstance(value, list):
+        return tuple(_read(item, typing.get_args(hint)[0], key) for item in value)
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (typing.get_origin(hint) or hint,)
+    fits = type(value) in kinds or (type(value) is int and float in kinds) or (type(value) is dict and Mapping in kinds)
+    if not fits:
+        raise RecipeError(f"{key} is {value!r}, not a value of this type.", code="other-schema")
+    return value
 
 
 def check_same_dim(transfer: str, dim: int, teacher: Card, alternatives: Iterable[str]) -> None:

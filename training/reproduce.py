@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from training.overrides import resolve
+from training.definitions import outdated
+from training.overrides import check_names
 from training.recipe import Recipe
 from zoo import paths
 from zoo.errors import TrainingError, UsageError, command
@@ -75,7 +75,7 @@ class Reproduction:
 
 
 def recorded_recipe(model: str, seed: int | None = None, new_name: str | None = None) -> Recipe:
-    """Return the recipe that a model records, resolved under a new name.
+    """Return the recipe that a model records, under a new name. What today's recipe of its name says does not matter.
 
     Args:
         model: Name or path of the model.
@@ -83,26 +83,29 @@ def recorded_recipe(model: str, seed: int | None = None, new_name: str | None = 
         new_name: The name of the new model; by default the model's with `-reproduced`.
 
     Raises:
-        UsageError: If the model does not follow a recipe (code "not-available").
-        RecipeError: If the recorded settings are not known any more.
+        UsageError: If the model does not follow a recipe (code "not-available"), or if a definition that its recipe
+            names means something else today (code "other-definition").
+        RecipeError: If the record is of another release (code "other-schema"), or names something unknown.
     """
     folder = find_model(model)
     card, record = read_card(folder), read_object(folder / "recipe.json")
-    origin, settings = record.get("origin"), record.get("settings") or {}
-    recipe = record.get("recipe")
-    if not isinstance(origin, str) or not isinstance(recipe, dict) or not isinstance(settings, dict):
+    origin, recipe = record.get("origin"), record.get("recipe")
+    if not isinstance(origin, str) or not isinstance(recipe, dict):
         how = next((result[MADE]["command"] for result in read_results(folder) if result.get(MADE)), None)
         advice = f" It was made by: {how}" if how else ""
         raise UsageError(
             f"{card.name} was not trained by a recipe alone, so it cannot be trained again by one.{advice}",
             code="not-available",
         )
-    changes = [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in settings.items()]
-    recorded_seed = recipe.get("seed") if isinstance(recipe.get("seed"), int) else None
-    resolved = resolve(origin, changes, recorded_seed if seed is None else seed, new_name or f"{card.name}{ENDING}")
-    if not isinstance(resolved, Recipe):
-        raise UsageError(f"{card.name} is an ensemble; reproduce its members.", code="not-available")
-    return resolved
+    for name, change in outdated(recipe.get("definitions", {})).items():
+        raise UsageError(
+            f"{card.name} cannot be trained again: the {name} has changed since ({change}). For a new model by today's "
+            f"definitions: {command('train', origin, '--as', new_name or f'{origin}-today')}",
+            code="other-definition",
+        )
+    recorded = Recipe.from_json(recipe)
+    check_names(recorded)
+    return replace(recorded, name=new_name or f"{card.name}{ENDING}", seed=recorded.seed if seed is None else seed)
 
 
 def recorded_result(folder: Path, dataset: str) -> dict[str, Any]:

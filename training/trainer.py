@@ -315,7 +315,7 @@ class Trainer:
     def to_state(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
         return {
-            "recipe": self.recipe.to_json(),
+            "recipe": self.recipe.record,
             "computation": asdict(self.computation),
             "epoch": self.epoch,
             "best": self.best,
@@ -503,7 +503,7 @@ def _fit(
     log = Log(folder / LOG, keep=resumed_at, writes=execution.processes.first)
     monitor = Monitor(run)
     if execution.processes.first:
-        keep_recipe(folder, recipe.to_json())
+        keep_recipe(folder, recipe.record)
     with ProgressBar(
         recipe.name, steps * recipe.schedule.epochs, steps * resumed_at, recipe.batch.size, progress
     ) as bar:

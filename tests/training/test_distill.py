@@ -26,7 +26,8 @@ from training.distillation.distil import Distilled, distil, student_recipe
 from training.distillation.images import StudentImages, held_out_to_choose, read_student_images, without_labels
 from training.distillation.recipe import SAME_DIM, SOURCES, Student, plan_distillation
 from training.finetune import classes_seen
-from training.methods.transfers import TRANSFERS, needs_same_dim
+from training.methods import TRANSFERS
+from training.methods.transfers import needs_same_dim
 from training.trainer import Trainer
 from zoo.cli.main import main, run
 from zoo.data import load_dataset

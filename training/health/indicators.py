@@ -132,7 +132,7 @@ class Monitor:
         if not self.measures:
             return []
         reported = [finding["code"] for record in records for finding in record.get("findings", ())]
-        found = diagnose(History(records, self.run.recipe.to_json()))
+        found = diagnose(History(records, self.run.recipe.record))
         return [finding for finding in found if finding.code not in reported]
 
     def divergence(self) -> dict[str, Any]:

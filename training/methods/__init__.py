@@ -22,3 +22,27 @@ METHODS = ClassTable(
         "simix": "simix:SiMix",
     },
 )
+
+AUXILIARY = ClassTable(
+    __name__,
+    {
+        "shared": "auxiliary:SharedFeatures",
+        "intra": "auxiliary:IntraClassFeatures",
+        "dance": "auxiliary:MomentumContrast",
+        "nce": "auxiliary:PlainContrast",
+        "deepcluster": "auxiliary:DeepCluster",
+        "rotation": "auxiliary:RotationPrediction",
+        "instance": "auxiliary:InstanceDiscrimination",
+    },
+)
+"""Auxiliary tasks of DiVA, by the names of their heads."""
+
+TRANSFERS = ClassTable(
+    __name__,
+    {
+        "embedding": "transfers:EmbeddingRegression",
+        "rkd": "transfers:RelationalDistillation",
+        "similarity": "transfers:SimilarityDistillation",
+    },
+)
+"""Losses by which a student learns from a teacher's embeddings."""

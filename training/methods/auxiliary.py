@@ -334,12 +334,5 @@ def _mark_repeats(labels: Tensor, samples: Tensor) -> Tensor:
     return torch.where(repeated, -1 - torch.arange(len(labels), device=labels.device), labels)
 
 
-AUXILIARY: dict[str, Callable[..., Auxiliary]] = {
-    "shared": SharedFeatures,
-    "intra": IntraClassFeatures,
-    "dance": MomentumContrast,
-    "nce": partial(MomentumContrast, weighted=False),
-    "deepcluster": DeepCluster,
-    "rotation": RotationPrediction,
-    "instance": InstanceDiscrimination,
-}
+PlainContrast = partial(MomentumContrast, weighted=False)
+"""Noise contrastive estimation: DaNCE without its weights."""

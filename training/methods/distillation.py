@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from training.construction import construct
+from training.methods import TRANSFERS
 from training.methods.base import Method, Minibatch, embed, require_at_most_one_head
-from training.methods.transfers import TRANSFERS, check_dims
+from training.methods.transfers import check_dims
 from zoo.errors import RecipeError
 from zoo.models.card import Card, read_card
 from zoo.models.folder import check_files

@@ -16,7 +16,8 @@ from torch.nn.functional import normalize
 
 from training.construction import construct
 from training.functional import Decorrelation
-from training.methods.auxiliary import AUXILIARY, Auxiliary
+from training.methods import AUXILIARY
+from training.methods.auxiliary import Auxiliary
 from training.methods.base import ExtractFeatures, Method, Miner, Minibatch, ParameterGroup, objective_loss
 from zoo.errors import RecipeError, nearest
 

@@ -1,4 +1,4 @@
-"""Transfers by name: losses by which a student learns from a teacher's embeddings.
+"""Transfers: losses by which a student learns from a teacher's embeddings.
 
 A transfer is a module called as `transfer(student [b, d], teacher [b, e])` on unit rows of the same b views; it returns
 a scalar, without gradient for the teacher. One that compares row by row, and thus needs d = e, has `same_dim = True`.
@@ -12,6 +12,7 @@ from torch.nn.functional import smooth_l1_loss
 from torch.utils.checkpoint import checkpoint
 
 from training.functional import distances, similarity_divergence
+from training.methods import TRANSFERS
 from training.recipe import check_same_dim
 from zoo.errors import RecipeError
 from zoo.models.card import Card
@@ -159,13 +160,6 @@ class SimilarityDistillation(nn.Module):
     def forward(self, student: Tensor, teacher: Tensor) -> Tensor:
         """Return the loss, a scalar, of unit rows [b, d] and [b, e]."""
         return similarity_divergence(student, teacher, self.temperature)
-
-
-TRANSFERS: dict[str, type[nn.Module]] = {
-    "embedding": EmbeddingRegression,
-    "rkd": RelationalDistillation,
-    "similarity": SimilarityDistillation,
-}
 
 
 def needs_same_dim(transfer: str) -> bool:

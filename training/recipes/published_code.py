@@ -28,7 +28,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from training.overrides import check_names, override, resolve, with_explicit_defaults
+from training.construction import with_defaults
+from training.definitions import TABLES
+from training.overrides import check_names, override, resolve
 from training.recipe import EnsembleRecipe, Recipe
 from training.recipes import standard_recipe
 from training.recipes.common import DIVA, GROUP, MIC, PAPER_DATASETS, REALITY, REVISITING, SHARING, TABLE_2
@@ -236,7 +238,7 @@ def _differences(
         given.add("objective.loss_args.squared")
     if "schedule.name" in given:  # the code's values belong to its schedule
         given |= {"schedule.milestones", "schedule.gamma"}
-    own, explicit = recipe.to_json(), with_explicit_defaults(recipe).to_json()
+    own, explicit = recipe.to_json(), _with_defaults(recipe).to_json()
     changes: dict[str, Difference] = {}
     for entry in entries:
         for key, value in entry["set"].items():
@@ -254,6 +256,20 @@ def _differences(
         )
         if change.paper != change.code and not overlaps:
             yield change
+
+
+def _with_defaults(recipe: Recipe) -> Recipe:
+    """Return the recipe with the defaults of its method, loss, miner and sampler."""
+    objective, batch = recipe.objective, recipe.batch
+    arguments: dict[str, Any] = {
+        f"{kind}_args": with_defaults(TABLES[kind], getattr(objective, kind), getattr(objective, f"{kind}_args"))
+        for kind in ("method", "loss", "miner")
+    }
+    return dataclasses.replace(
+        recipe,
+        objective=dataclasses.replace(objective, **arguments),
+        batch=dataclasses.replace(batch, args=with_defaults(TABLES["sampler"], batch.sampler, batch.args)),
+    )
 
 
 def _merged(old: Any, new: Any) -> Any:

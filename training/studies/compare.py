@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from training.recipe import same_recipe
+from training.definitions import outdated
+from training.recipe import without_remarks
 from training.recipes import RECIPES, standard_recipe
 from training.studies.results import RESULTS_FILE, archived_lines, has_results
 from training.studies.statistics import interval_over_seeds, metric_bounds
@@ -387,8 +388,16 @@ def _least_changed(candidates: Sequence[TrainedModel], runs: Sequence[TrainedMod
 
 
 def _is_same_recipe(a: Record, b: Record) -> bool:
-    """Return whether two resolved recipes agree; a model's and an ensemble's, which share no key, do not."""
-    return bool(a.keys() & b.keys()) and same_recipe(a, b)
+    """Return whether two recorded recipes are the same, of the same images as far as both say which they are."""
+    images = {record[TRAINING_DATA] for record in (a, b) if TRAINING_DATA in record}
+    recipes = [{key: value for key, value in record.items() if key != TRAINING_DATA} for record in (a, b)]
+    return len(images) < 2 and recipes[0] == recipes[1]
+
+
+def _definitions_note(recipes: Iterable[Record]) -> str:
+    """Return which definitions of recorded recipes have changed since, to add to how an epoch was selected."""
+    names = sorted({name for recipe in recipes for name in outdated(recipe.get("definitions", {}))})
+    return f", by an older definition of the {' and the '.join(names)}" if names else ""
 
 
 def _read_model(model: ModelInfo, folder: Path) -> TrainedModel:
@@ -400,14 +409,15 @@ def _read_model(model: ModelInfo, folder: Path) -> TrainedModel:
         if isinstance(members, list):
             selection = f"{count(len(members), 'model')} joined"
         return TrainedModel(model.name, model.dim, None, selection, None, model.own_results, pixels=pixels)
-    settings = {key: value for key, value in recipe.items() if key not in ("name", "seed", "sources")}
+    settings = without_remarks(recipe, "name", "seed")
     if "backbone.pretrained" not in model.origin.changed:
         settings = _with_public_weights(settings, model.origin.recipe)
     if images := _training_images(folder, recipe, model.name):
         settings[TRAINING_DATA] = images
     seed = recipe["seed"] if type(recipe.get("seed")) is int else None
-    selection = _selection_of_model(record, recipe)
-    changed = "origin" in record and model.origin.exact_recipe is None
+    note = _definitions_note([recipe])
+    selection = _selection_of_model(record, recipe) + note
+    changed = "origin" in record and (model.origin.exact_recipe is None or bool(note))
     facts = (model.name, model.dim, seed, selection, settings, model.own_results)
     return TrainedModel(*facts, changed=changed, pixels=pixels)
 
@@ -480,20 +490,18 @@ def _read_study_run(study: Path, name: str, result: Record, study_name: str | No
         return None
     measured = [{**evaluation, "runtime": "torch", "precision": "fp32"} for evaluation in result["evaluations"]]
     whole = [evaluation for evaluation in measured if evaluation["view"] == WHOLE_EMBEDDING]
-    members = [
-        {key: value for key, value in recipe.items() if key not in ("name", "seed", "sources")}
-        for recipe in result["resolved"]
-    ]
+    note = _definitions_note(result["resolved"])
+    members = [without_remarks(recipe, "name", "seed") for recipe in result["resolved"]]
     if not any(setting.partition("=")[0] == "backbone.pretrained" for setting in result["settings"]):
         members = [_with_public_weights(member, str(result["recipe"])) for member in members]
     return TrainedModel(
         name=f"{study.name}/{name}",
         dim=int(whole[0]["dim"]),
         seed=int(result["seed"]),
-        selection=_selection_of_run(study, result),
+        selection=_selection_of_run(study, result) + note,
         settings=members[0] if len(members) == 1 else {"members": members},
         results=whole,
-        recipe=None if result["changed"] or members[0].get("as_published") else str(result["recipe"]),
+        recipe=None if result["changed"] or note or members[0].get("as_published") else str(result["recipe"]),
         changes=len(result["settings"]) + (result["selection"] != "last"),
         curves=recalls_of(result["training"][0]["log"]),
         study=study_name,

@@ -10,7 +10,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from training.recipe import Recipe, same_recipe
+from training.definitions import outdated
+from training.overrides import differences
+from training.recipe import Recipe, without_remarks
 from training.studies.papers import find_study
 from training.studies.results import Result, Results, has_results
 from training.studies.study import (
@@ -376,11 +378,11 @@ def write_plan(plan: Plan, folder: Path) -> Plan:
 
 
 def read_plan(folder: Path) -> Plan:
-    """Return the plan in a study's folder.
+    """Return the plan in a study's folder. Its note says which recipes have changed since (`check_unchanged`).
 
     Raises:
         UsageError: If the folder has no plan.
-        TrainingError: If the plan is damaged, or its recipes have changed since.
+        TrainingError: If the plan is damaged.
     """
     path = folder / PLAN_FILE
     if not path.is_file():
@@ -409,8 +411,18 @@ def read_plan(folder: Path) -> Plan:
             f"{path} is not the plan of a study ({error}). Begin the study again in another folder.",
             code="damaged-file",
         ) from None
-    check_recipes(_recipe_records(plan), record, folder)
-    return plan
+    return _with_note(plan, _recipe_changes(_recipe_records(plan), record))
+
+
+def _with_note(plan: Plan, changes: Mapping[str, str]) -> Plan:
+    """Return the plan whose note names the arms with other recipes than today's, by what has changed since."""
+    if not changes:
+        return plan
+    arms = {change: ", ".join(arm for arm in changes if changes[arm] == change) for change in changes.values()}
+    older = "; ".join(f"{names} ({change})" for change, names in arms.items())
+    note = f"Runs by older recipes or definitions, which today's runs cannot join: {older}."
+    study = dataclasses.replace(plan.study, note=f"{plan.study.note} {note}".strip())
+    return dataclasses.replace(plan, study=study)
 
 
 def read_record(path: Path) -> dict[str, Any]:
@@ -442,8 +454,17 @@ def check_images(dataset: str, root: str | Path | None) -> None:
     check_splits(root)
 
 
+def check_unchanged(plan: Plan, folder: Path) -> None:
+    """Check, before a run, that a study's recipes are those that its plan.json records; runs of both would be mixed.
+
+    Raises:
+        TrainingError: If a recipe has changed, or a definition that it names.
+    """
+    check_recipes(_recipe_records(plan), read_record(folder / PLAN_FILE), folder)
+
+
 def check_recipes(recipes: Mapping[str, Any], record: Mapping[str, Any], folder: Path) -> None:
-    """Check that recipes are those that plan.json or search.json records; runs of both would be mixed.
+    """Check that recipes are those that plan.json or search.json records.
 
     Args:
         recipes: Arm or loss -> its recipes as JSON.
@@ -451,16 +472,32 @@ def check_recipes(recipes: Mapping[str, Any], record: Mapping[str, Any], folder:
         folder: The folder of the study or the search.
 
     Raises:
-        TrainingError: If a recipe has changed (see `training.recipe.same_recipe`).
+        TrainingError: If a recipe has changed, or a definition that it names.
     """
+    for name, change in _recipe_changes(recipes, record).items():
+        raise TrainingError(
+            f"the recipe of {name} has changed since {folder} was begun with commit {record.get('commit')} ({change}). "
+            "Continue with that version, or begin again in another folder.",
+            code="other-study",
+        )
+
+
+def _recipe_changes(recipes: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, str]:
+    """Return the arms or losses whose recipes differ from the recorded ones, each with what has changed."""
     recorded = record.get("recipes", {})
-    for name, recipe in recipes.items():
-        if name in recorded and not same_recipe(recorded[name], json.loads(json.dumps(recipe))):
-            raise TrainingError(
-                f"the recipe of {name} has changed since {folder} was begun (with commit {record.get('commit')}). "
-                "Continue with that version, or begin again in another folder.",
-                code="other-study",
-            )
+    changes = {name: _change(recorded[name], recipe) for name, recipe in recipes.items() if name in recorded}
+    return {name: change for name, change in changes.items() if change}
+
+
+def _change(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """Return how a recipe, or several by number, differ from the recorded ones; "" if they do not."""
+    if "objective" not in new:
+        texts = [_change(old.get(number, {}), recipe) for number, recipe in new.items()]
+        return next(filter(None, texts), "" if old.keys() == new.keys() else "the number of members")
+    if without_remarks(old) == without_remarks(new):
+        return ""
+    definitions = [f"{name}: {change}" for name, change in outdated(old.get("definitions", {})).items()]
+    return "; ".join(definitions) or ", ".join(key for key, _ in differences(new, old)) or "its name"
 
 
 def _adapt_measure(measure: Measure, dataset: str) -> list[Measure]:
@@ -488,7 +525,7 @@ def _recipe_records(plan: Plan) -> dict[str, dict[str, Any]]:
     """Return each arm's recipes by member number, with the first seed, the last epoch and their own learning rate."""
     untried = dataclasses.replace(plan, trials=())
     return {
-        arm.label: {str(number): recipe.to_json() for number, recipe in enumerate(untried.recipes(arm))}
+        arm.label: {str(number): recipe.record for number, recipe in enumerate(untried.recipes(arm))}
         for arm in plan.study.arms
     }
 

@@ -18,6 +18,7 @@ from training.api import TrainingSetup, provenance, train_network
 from training.build import create_sampler
 from training.cached.samples import Samples
 from training.data import image_key, training_labels
+from training.definitions import outdated
 from training.distributed import keep_freed_memory
 from training.execution import Execution
 from training.overrides import fit_to_classes, override
@@ -268,7 +269,9 @@ def run_schedule(
     selected, plan = schedule.select(only), schedule.plan
     runs = [run for run in selected if not plan.lacks_rate(run.arm)]
     for source in sources:
-        progress(f"{adopt_results(schedule, runs, source)} finished runs taken over from {source}.")
+        adopted, older = adopt_results(schedule, runs, source), _older_definitions(source)
+        left = f" Runs by an older {' and '.join(older)} are left there." if older else ""
+        progress(f"{adopted} finished runs taken over from {source}.{left}")
     tally = perform_runs(schedule, runs, context, progress)
     for run in selected:
         if plan.lacks_rate(run.arm):
@@ -391,6 +394,12 @@ def adopt_results(schedule: RunSchedule, runs: Iterable[Run], source: Path) -> i
     return adopted
 
 
+def _older_definitions(source: Path) -> list[str]:
+    """Return the definitions of the results in the folder `source` that have another version today."""
+    recipes = [recipe for result in Results(source).values() for recipe in result.get("resolved", ())]
+    return sorted({name for recipe in recipes for name in outdated(recipe["definitions"])})
+
+
 def _adopt_trials(plan: Plan, tried: Iterable[tuple[Arm, float]], results: Results, source: Path) -> None:
     """Add the trials that the study in the folder `source` made with exactly the same recipes and scored likewise."""
     finished = {
@@ -503,7 +512,7 @@ def _train_and_measure(run: Run, schedule: RunSchedule, context: StudyContext) -
         "recipe": recipe_name(run.arm.recipe, plan.dataset, run.arm.backbone),
         "changed": changed_settings(run.arm, plan.dataset),
         "settings": plan.changes(run.recipes),
-        "resolved": [recipe.to_json() for recipe in run.recipes],
+        "resolved": [recipe.record for recipe in run.recipes],
         "recipes": run.digests,
         "data": digests,
         "measured": {split: splits.digest(dataset, split, preprocessing) for split, _ in embeddings},

@@ -274,7 +274,7 @@ def finished_reruns(plan: SearchPlan, loss: str, values: dict[str, float], folde
 
 def _recipe_records(plan: SearchPlan) -> dict[str, Any]:
     """Return for each loss the recipe of a trial in which every value is at its lower bound."""
-    return {loss: plan.lowest_recipe(find_space(loss)).to_json() for loss in plan.losses}
+    return {loss: plan.lowest_recipe(find_space(loss)).record for loss in plan.losses}
 
 
 def _rerun_recipe(plan: SearchPlan, space: Space, values: dict[str, float], number: int) -> Recipe:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 from string import Template
 
-from training.overrides import has_public_weights, resolve, with_explicit_defaults
-from training.recipe import EnsembleRecipe, Recipe
+from training.overrides import has_public_weights, resolve
+from training.recipe import EnsembleRecipe, Recipe, without_remarks
 from training.recipes.common import PAPER_DATASETS, PHOTO_DATASETS, SMALL_DATASETS, backbone, preprocessing
 from training.recipes.published_code import SUFFIX, resolve_as_published
 from zoo.errors import RecipeError, UsageError, nearest
@@ -400,7 +400,7 @@ def changed_settings(arm: Arm, dataset: str) -> list[str]:
     """
     own, named = (
         [
-            with_explicit_defaults(member)
+            without_remarks(member.record)
             for member in _resolve_members(arm.recipe, settings, arm.backbone, dataset, (), ())
         ]
         for settings in (arm.settings, ())

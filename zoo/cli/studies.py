@@ -310,7 +310,7 @@ def resume(
     quiet: Quiet = False,
 ) -> int:
     """continue a study, and report on it"""
-    from training.studies.plan import RunSchedule, adapt_to_dataset
+    from training.studies.plan import RunSchedule, adapt_to_dataset, check_unchanged
     from training.studies.runner import Tally, prepare_contexts
     from training.studies.search import SEARCH_FILE, read_search
 
@@ -325,6 +325,8 @@ def resume(
     schedules = [RunSchedule(adapt_to_dataset(plan_in_folder(folder, more)), folder) for folder in folders]
     if only_report:
         return _finish([_report(schedule, Tally(), output) for schedule in schedules], output)
+    for schedule in schedules:
+        check_unchanged(schedule.plan, schedule.folder)
     contexts = prepare_contexts(schedules, data, device, only or [], other_studies or [])
     begun = [schedule.begin() if more else schedule for schedule in schedules]
     return _perform(begun, contexts, only or [], other_studies or [], output)

@@ -160,7 +160,7 @@ def _check_names_free(recipe: Recipe | EnsembleRecipe, replace: bool) -> None:
     check_new_name(recipe.name, replace, resume=True)
     for member in recipe.members if isinstance(recipe, EnsembleRecipe) else ():
         recorded = read_object(paths.local_models() / member.name / "recipe.json").get("recipe")
-        check_new_name(member.name, replace or same_recipe(recorded, member.to_json()), resume=True)
+        check_new_name(member.name, replace or same_recipe(recorded, member), resume=True)
     if (paths.SHIPPED / recipe.name).exists():
         folder = paths.local_models() / recipe.name
         note(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -275,7 +276,8 @@ def _training_command(record: Mapping[str, Any], seed: Any) -> str | None:
     origin, settings = record.get("origin"), record.get("settings")
     if not isinstance(origin, str) or not isinstance(settings, dict):
         return None
-    changes = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in settings.items()}
+    changes = [word for key, text in texts.items() for word in ("--set", f"{key}={text}")]
     return command("train", origin, *changes, *(["--seed", str(seed)] if seed else []))
 
 

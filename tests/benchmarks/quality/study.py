@@ -180,7 +180,7 @@ def perform_run(run: Run, folder: Path, context: StudyContext) -> Record:
         **training_facts(trained),
         "views": measure(trained.network, run.recipe, context),
         "measured": asdict(context.splits.dataset(run.dataset, "test").identity),
-        "recipe": run.recipe.to_json(),
+        "recipe": run.recipe.record,
         **made_with(run.arm, context),
     }
     write_json(folder / f"{run.key}.json", record)

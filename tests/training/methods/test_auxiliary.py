@@ -19,7 +19,8 @@ from training.functional import Triplets
 from training.losses.arcface import ArcFaceLoss
 from training.losses.margin import MarginLoss
 from training.losses.triplet import TripletMarginLoss
-from training.methods.auxiliary import AUXILIARY, Auxiliary, IntraClassFeatures, SharedFeatures
+from training.methods import AUXILIARY
+from training.methods.auxiliary import Auxiliary, IntraClassFeatures, SharedFeatures
 from training.methods.base import Minibatch
 from zoo.errors import RecipeError
 

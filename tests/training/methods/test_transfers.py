@@ -12,9 +12,8 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from tests.raising import raises
-from training.methods import transfers
+from training.methods import TRANSFERS, transfers
 from training.methods.transfers import (
-    TRANSFERS,
     EmbeddingRegression,
     RelationalDistillation,
     SimilarityDistillation,

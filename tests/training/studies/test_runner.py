@@ -236,18 +236,16 @@ def test_only_seeds_can_be_added(tmp_path: Path, data: Path) -> None:
         toys.plan(data, seeds=0)
 
 
-def test_a_recipe_that_has_changed_since_is_refused(
+def test_a_recipe_that_has_changed_since_is_told_in_a_report_and_joined_by_no_run(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_plan(toys.plan(data), tmp_path)
-    kept = json.loads((tmp_path / "plan.json").read_text())
-    del kept["recipes"]["margin"]["0"]["batch"]["chunk"]  # as a version before that setting wrote it
-    (tmp_path / "plan.json").write_text(json.dumps(kept))
-    read_plan(tmp_path)
     arms = (toys.STUDY.arms[0], dataclasses.replace(toys.STUDY.arms[1], settings=("optimizer.lr=0.1",)))
     monkeypatch.setitem(papers.STUDIES, toys.STUDY.name, dataclasses.replace(toys.STUDY, arms=arms))
+    changed = read_plan(tmp_path)
+    assert "contrastive (optimizer.lr)" in changed.study.note
     with raises(TrainingError, "other-study") as caught:
-        read_plan(tmp_path)
+        RunSchedule(changed, tmp_path).begin()
     assert "contrastive" in str(caught.value)
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,12 @@ import pytest
 from tests.commandline import run_here
 from tests.raising import raises
 from tests.training.studies import toys
-from training.studies import papers
+from training import definitions
+from training.studies import papers, study
 from training.studies.papers import partial_note
 from training.studies.study import Study
 from zoo.cli.main import main
-from zoo.errors import DatasetError, UsageError
+from zoo.errors import DatasetError, TrainingError, UsageError
 
 SETTINGS = [word for setting in toys.SETTINGS for word in ("--set", setting)]
 
@@ -112,6 +114,46 @@ def test_a_folder_of_images_is_a_data_set_of_its_own(
     assert capsys.readouterr().out == out
     assert run_here("benchmark resume", *named, "--only", "contrastive", "--quiet", "--json") == 0
     assert json.loads(capsys.readouterr().out)["done"] == 1
+
+
+@pytest.fixture
+def forget_recipes() -> Iterator[Callable[[], None]]:
+    """Return a function by which this process resolves recipes anew, as the next one would."""
+
+    def forget() -> None:
+        study._seeded_recipes.cache_clear()
+        study._resolve_members.cache_clear()
+
+    yield forget
+    forget()
+
+
+def test_runs_by_another_definition_are_reported_but_neither_continued_nor_taken_over(
+    tmp_path: Path,
+    data: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    forget_recipes: Callable[[], None],
+) -> None:
+    """The fault: `--reuse` took over runs of an older definition, and printed a verdict on both."""
+    older, newer = str(tmp_path / "older"), str(tmp_path / "newer")
+    quick = ("toys/two", "--dataset", "glyphs", "--data", data, "--seeds", "1", *SETTINGS)
+    assert run_here("benchmark run", *quick, "--out", older, "--quiet") == 0
+    monkeypatch.setitem(definitions.CHANGES, "loss contrastive", ("distances are squared",))
+    forget_recipes()
+    for words in (("benchmark resume", older), ("benchmark run", *quick, "--out", older)):
+        with raises(TrainingError, "other-study") as caught:
+            run_here(*words)
+        assert "distances are squared" in str(caught.value)
+    capsys.readouterr()
+    assert run_here("benchmark run", *quick, "--out", newer, "--reuse", older, "--json") == 0
+    out, err = capsys.readouterr()
+    assert "1 finished runs taken over" in err
+    assert "loss contrastive" in err
+    printed = json.loads(out)
+    assert (printed["before"], printed["done"]) == (1, 1)
+    assert run_here("benchmark resume", older, "--report", "--quiet") == 0
+    assert "contrastive (loss contrastive: distances are squared)" in capsys.readouterr().out
 
 
 def test_all_studies_of_a_name_are_run(

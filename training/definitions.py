@@ -1,0 +1,120 @@
+"""Definitions that a recipe names: the arguments that it leaves to them, and their versions.
+
+A definition is a loss, miner, sampler, method, auxiliary task or transfer by its name, or another function of ours that
+decides what a run learns. Its version is raised when the same values begin to mean something else. Recipes of two
+versions are different recipes: neither their models nor their runs are mixed. `tests/training/test_definitions.py`
+holds a value of each, and fails if it changes without its version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from training.construction import with_defaults
+from training.losses import LOSSES
+from training.methods import AUXILIARY, METHODS, TRANSFERS
+from training.miners import MINERS
+from training.samplers import SAMPLERS
+
+TABLES: dict[str, Mapping[str, Any]] = {
+    "loss": LOSSES,
+    "miner": MINERS,
+    "sampler": SAMPLERS,
+    "method": METHODS,
+    "auxiliary task": AUXILIARY,
+    "transfer": TRANSFERS,
+}
+"""The tables of definitions by kind, as in "loss margin"."""
+
+CHANGES: dict[str, tuple[str, ...]] = {
+    "auxiliary task shared": ("positives of triplets across classes are drawn by distance; before, evenly",),
+    "method mic": (
+        "an epoch has a fixed number of steps on groups; before, each step on classes was followed by one by chance",
+    ),
+    "method sharing": (
+        "positives of triplets across classes are drawn by distance, before evenly; and an iteration is two steps, before "
+        "one",
+    ),
+}
+"""What changed with each version of a definition after the first; a definition that is not listed has version 1."""
+
+GIVEN_BY_THE_RUN = {"method": ("miner",), "loss": ("class_sizes",)}
+"""Parameters with a default that the run fills in; they are no arguments of a recipe."""
+
+WRAPPED = "distance-weighted"
+"""The miner that rho wraps by default."""
+
+INNER = {
+    "miner rho": ("miner", "miner"),
+    "method mic": ("auxiliary_loss", "loss"),
+    "method sharing": ("shared_loss", "loss"),
+    "method distillation": ("transfer", "transfer"),
+}
+"""Definition -> the argument that names another one, whose arguments are KEY_args, and the kind of that."""
+
+
+def version(definition: str) -> int:
+    """Return the version of a definition, such as "loss margin"."""
+    return 1 + len(CHANGES.get(definition, ()))
+
+
+def recipe_record(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is recorded of a recipe: its values with the defaults of what it names, and the versions of these.
+
+    Args:
+        recipe: The recipe as JSON.
+    """
+    objective, batch = dict(recipe["objective"]), dict(recipe["batch"])
+    used = dict.fromkeys(_settings_definitions(recipe))
+    for kind in ("loss", "miner", "method"):
+        heads = [head["name"] for head in recipe["heads"]] if kind == "method" else ()
+        key = f"{kind}_args"
+        objective[key] = _explicit(kind, objective[kind], objective[key], used, heads)
+    batch["args"] = _explicit("sampler", batch["sampler"], batch["args"], used)
+    versions = {name: version(name) for name in sorted(used)}
+    return {**recipe, "objective": objective, "batch": batch, "definitions": versions}
+
+
+def _settings_definitions(recipe: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the definitions that a recipe's settings name outside the tables."""
+    yield "augmentation"
+    yield f"schedule {recipe['schedule']['name']}"
+    if recipe["head_start"] != "random":
+        yield f"head start {recipe['head_start']}"
+    if recipe["head_end"] != "trained":
+        yield f"head end {recipe['head_end']}"
+
+
+def _explicit(
+    kind: str, name: str | None, args: Mapping[str, Any] | None, used: dict[str, None], heads: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return the arguments of a definition with all defaults, at every level; add what they name to `used`."""
+    if name is None:
+        return dict(args or {})
+    used[f"{kind} {name}"] = None
+    given = GIVEN_BY_THE_RUN.get(kind, ())
+    explicit = {key: value for key, value in with_defaults(TABLES[kind], name, args or {}).items() if key not in given}
+    key, inner = INNER.get(f"{kind} {name}", (None, ""))
+    if key is not None:
+        explicit[key] = explicit[key] or (WRAPPED if name == "rho" else None)
+        if explicit[key] is not None:
+            explicit[f"{key}_args"] = _explicit(inner, explicit[key], explicit.get(f"{key}_args"), used)
+    if kind == "method" and name == "diva":
+        tasks, own = [head for head in heads if head in AUXILIARY], explicit["auxiliary"] or {}
+        explicit["auxiliary"] = {task: _explicit("auxiliary task", task, own.get(task), used) for task in tasks}
+    return explicit
+
+
+def outdated(recorded: Mapping[str, Any]) -> dict[str, str]:
+    """Return definitions of a record that have another version today, each with what changed since.
+
+    Args:
+        recorded: Definition -> version, as `recipe_record` writes it.
+    """
+    texts = {}
+    for name, number in recorded.items():
+        if number != version(name):
+            since = CHANGES.get(name, ())[max(0, number - 1) :] if isinstance(number, int) else ()
+            texts[name] = "; ".join(since) or f"version {number} is of a later release"
+    return texts
