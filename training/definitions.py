@@ -33,8 +33,8 @@ CHANGES: dict[str, tuple[str, ...]] = {
         "an epoch has a fixed number of steps on groups; before, each step on classes was followed by one by chance",
     ),
     "method sharing": (
-        "positives of triplets across classes are drawn by distance, before evenly; and an iteration is two steps, before "
-        "one",
+        "positives of triplets across classes are drawn by distance, before evenly; and an iteration is two steps, "
+        "before one",
     ),
 }
 """What changed with each version of a definition after the first; a definition that is not listed has version 1."""

@@ -1,7 +1,7 @@
 """Golden values of every definition that decides a result.
 
 They pin what the definitions mean today, which other tests compare with independent loops and with the papers. They are
-no oracle: a value that changes says that results from before are results of something else, so that its version must be
+not an oracle: a value that changes says that results from before are results of something else, so that its version must be
 raised, with a sentence in `training.definitions.CHANGES`. Then `python -m tests.training.test_definitions` renews
 definitions.json, and refuses a new value under the old version, and a new version of the old value.
 """
@@ -223,7 +223,7 @@ def agree(new: Value, old: Value) -> bool:
 
 
 def renewed(old: dict[str, Any] | None, new: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return the entry to keep; an unchanged one stays as it is."""
+    """Return the entry to keep: the old one, digit by digit, if its value is the same."""
     if old is None:
         return new
     same = agree(new["value"], old["value"])

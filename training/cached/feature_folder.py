@@ -305,8 +305,7 @@ def views_of_model(folder: Path, preprocessing: Preprocessing, count: int, seed:
     try:
         recipe = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))["recipe"]
         data = recipe["data"]
-        fit = data.get("fit", Data.fit)  # the shipped margin-conv4-glyphs does not state it
-        return Views(count, _augmentation_of(recipe["augmentation"]), int(data["side"]), fit, seed)
+        return Views(count, _augmentation_of(recipe["augmentation"]), int(data["side"]), data["fit"], seed)
     except (OSError, ValueError, KeyError, TypeError, RecipeError):
         return Views(count, USUAL_AUGMENTATION, preprocessing.resize, "whole", seed)
 

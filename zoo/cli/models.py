@@ -369,9 +369,22 @@ def _checks(model: str, data: str | None, quick: bool, device: str | None) -> It
     yield from verify_golden(folder)
     yield from verify_files(folder)
     yield from verify_records(folder)
+    yield from _changed_definitions(folder)
     if not quick:
         yield from remeasure(folder, data, True, device)
         yield from remeasure_costs(folder, data, True)
+
+
+def _changed_definitions(folder: Path) -> Iterator[Check]:
+    """Yield what a model was made by that means something else today; its weights and scores are what they were."""
+    from training.definitions import outdated
+    from zoo.files import read_object
+    from zoo.models.results import Check
+
+    recipe = read_object(folder / "recipe.json").get("recipe")
+    definitions = recipe.get("definitions", {}) if isinstance(recipe, dict) else {}
+    for name, change in outdated(definitions).items():
+        yield Check("reproduction", None, f"is not possible: the {name} has changed since the model was made: {change}")
 
 
 # zoo baseline

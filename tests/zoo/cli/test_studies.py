@@ -118,7 +118,7 @@ def test_a_folder_of_images_is_a_data_set_of_its_own(
 
 @pytest.fixture
 def forget_recipes() -> Iterator[Callable[[], None]]:
-    """Return a function by which this process resolves recipes anew, as the next one would."""
+    """Return a function by which this process resolves recipes again, as the next one would."""
 
     def forget() -> None:
         study._seeded_recipes.cache_clear()
