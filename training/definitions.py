@@ -27,14 +27,19 @@ TABLES: dict[str, Mapping[str, Any]] = {
 }
 """The tables of definitions by kind, as in "loss margin"."""
 
+_FAISS = "FAISS's k-means groups the samples, before one of ours"
+
 CHANGES: dict[str, tuple[str, ...]] = {
+    "auxiliary task deepcluster": (_FAISS,),
     "auxiliary task shared": ("positives of triplets across classes are drawn by distance; before, evenly",),
     "method mic": (
         "an epoch has a fixed number of steps on groups; before, each step on classes was followed by one by chance",
+        _FAISS,
     ),
     "method sharing": (
         "positives of triplets across classes are drawn by distance, before evenly; and an iteration is two steps, "
         "before one",
+        _FAISS,
     ),
 }
 """What changed with each version of a definition after the first; a definition that is not listed has version 1."""

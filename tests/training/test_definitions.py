@@ -1,8 +1,8 @@
 """Golden values of every definition that decides a result.
 
 They pin what the definitions mean today, which other tests compare with independent loops and with the papers. They are
-not an oracle: a value that changes says that results from before are results of something else, so that its version must be
-raised, with a sentence in `training.definitions.CHANGES`. Then `python -m tests.training.test_definitions` renews
+not an oracle: a value that changes says that results from before are results of something else, so that its version must
+be raised, with a sentence in `training.definitions.CHANGES`. Then `python -m tests.training.test_definitions` renews
 definitions.json, and refuses a new value under the old version, and a new version of the old value.
 """
 
@@ -151,6 +151,15 @@ def method_values(objective: Objective, dims: dict[str, int], epoch: int = 1) ->
     yield from (rate for group in built.parameter_groups() for rate in (group.lr, group.weight_decay))
 
 
+def method_forms(name: str) -> Iterator[float]:
+    """Yield the values of a method; those of sharing also with triplets of groups."""
+    settings, dims = OBJECTIVES[name]
+    yield from method_values(Objective(method=name, **settings), dims)
+    if name == "sharing":
+        grouped = {"triplets": "grouped", "groups": 3, "cluster_every": 1}
+        yield from method_values(Objective(method=name, method_args=grouped, **settings), dims)
+
+
 def task_values(name: str) -> Iterator[float]:
     for args in variants("auxiliary task", name, **({"clusters": 5} if name == "deepcluster" else {})):
         objective = Objective(**MARGIN, method="diva", method_args={"auxiliary": {name: args}, "rho": 0})
@@ -199,7 +208,7 @@ KINDS: dict[str, Callable[[str], Iterator[float]]] = {
     "loss": loss_values,
     "miner": miner_values,
     "sampler": sampler_values,
-    "method": lambda name: method_values(Objective(method=name, **OBJECTIVES[name][0]), OBJECTIVES[name][1]),
+    "method": method_forms,
     "auxiliary task": task_values,
     "transfer": transfer_values,
 }

@@ -61,7 +61,7 @@ class Sharing(Method):
         gamma: Weight of the decorrelation; 500 to 2000 by cross validation in the paper, 500 on CARS.
         triplets: Set-up of the triplets of phi*, see `SharedTriplets`.
         negatives: Their negatives. The default is distance-weighted, for unconstrained triplets random (table 8a), and
-            for a loss of several negatives, such as n-pair, all of the batch (section 4: "multiple random negatives").
+            for a loss of several negatives, such as npair, all of the batch (section 4: "multiple random negatives").
         positives: Their positives, see `SharedTriplets`; the default is distance-weighted (algorithm 1).
         shared_loss: Loss of phi*; the default is the recipe's, or if that does not accept triplets, such as proxynca,
             the triplet loss of squared distances with semihard negatives.

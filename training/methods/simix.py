@@ -36,7 +36,7 @@ class SiMix(Method):
         if not takes_unit_rows(loss):
             raise RecipeError(
                 f"simix mixes cosines, and {type(loss).__name__} is defined on raw embeddings; choose another loss, as "
-                "objective.loss=recall-at-k.",
+                "objective.loss=recall.",
                 code="conflicting-settings",
             )
         self.heads, self.objective = heads, loss
