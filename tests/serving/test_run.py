@@ -388,6 +388,14 @@ def test_a_head_of_more_than_64_kilobytes_is_refused(server: Running, kind: str,
             assert refusal_of(connected) == (431, "head_too_large")
 
 
+def test_a_head_without_end_is_refused(server: Running) -> None:
+    with connection(server) as connected:
+        with suppress(BrokenPipeError, ConnectionResetError):
+            connected.sendall(GET + b"X-Long: " + b"x" * 2**20)
+        with suppress(ConnectionResetError):
+            assert refusal_of(connected) == (431, "head_too_large")
+
+
 def test_a_head_of_60_kilobytes_is_read(server: Running) -> None:
     with connection(server) as connected:
         for pause in (0.0, 0.1):  # in one packet, and in several

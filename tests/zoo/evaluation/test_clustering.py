@@ -114,6 +114,13 @@ def test_the_seed_decides_and_neither_lengths_nor_names_matter():
     assert clustering_metrics(embeddings, labels, seed=3) == expected
     scaled = embeddings * np.linspace(0.5, 2, len(labels))[:, None]
     assert clustering_metrics(scaled, [f"c{c}" for c in labels], seed=3) == pytest.approx(expected, abs=1e-9)
+    noise, classes = np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) % 10
+    assert len({clustering_metrics(noise, classes, seed, restarts=1)["nmi"] for seed in range(5)}) > 1
+
+
+def test_almost_as_many_classes_as_samples():
+    rows = np.eye(9)[[0, *range(9)]]
+    assert clustering_metrics(rows, [0, *range(9)])["nmi"] == pytest.approx(1)
 
 
 def test_trap_classes_of_one_are_clustered_but_ask_for_no_neighbours():
