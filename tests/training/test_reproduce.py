@@ -106,11 +106,21 @@ def test_a_model_by_another_definition_is_refused_with_the_command_for_todays(na
         recorded_recipe(name)
 
 
-def test_a_changed_default_makes_another_recipe_and_changes_no_recorded_one(home, monkeypatch):
+@pytest.fixture
+def changed_default(monkeypatch):
+    """Change a default of the margin loss; recipes that are kept know their defaults."""
+    standard_recipe.cache_clear()
+    with monkeypatch.context() as patch:
+        defaults = MarginLoss.__init__.__defaults__
+        assert defaults[-1] is False
+        yield lambda: patch.setattr(MarginLoss.__init__, "__defaults__", (*defaults[:-1], True))
+    standard_recipe.cache_clear()
+
+
+def test_a_changed_default_makes_another_recipe_and_changes_no_recorded_one(home, changed_default):
     before = resolve(SMALLEST).digest
-    defaults = MarginLoss.__init__.__defaults__
-    assert defaults[-1] is False
-    monkeypatch.setattr(MarginLoss.__init__, "__defaults__", (*defaults[:-1], True))
+    changed_default()
+    standard_recipe.cache_clear()
     assert resolve(SMALLEST).digest != before
     short = ["--set", "schedule.epochs=1", "--set", "schedule.steps=2", "--quiet", "--json"]
     assert main(["train", SMALLEST, "--as", "today", *short, "--no-eval"]) == 0
