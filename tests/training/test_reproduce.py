@@ -106,7 +106,15 @@ def test_a_model_by_another_definition_is_refused_with_the_command_for_todays(na
         recorded_recipe(name)
 
 
-def test_a_changed_default_makes_another_recipe_and_changes_no_recorded_one(home, monkeypatch):
+@pytest.fixture
+def fresh_recipes():
+    """Let this process make the recipes again before and after, as the next one would."""
+    standard_recipe.cache_clear()
+    yield
+    standard_recipe.cache_clear()
+
+
+def test_a_changed_default_makes_another_recipe_and_changes_no_recorded_one(home, monkeypatch, fresh_recipes):
     before = resolve(SMALLEST).digest
     defaults = Margin.__init__.__defaults__
     assert defaults[-1] is False
