@@ -441,7 +441,8 @@ def _read(value: Any, hint: Any, key: str) -> Any:
         if value.keys() != hints.keys():
             names = ", ".join(sorted(value.keys() ^ hints.keys()))
             raise RecipeError(f"{key} is of another release: {names} missing or unknown.", code="other-schema")
-        return hint(**{name: _read(value[name], inner, f"{key}.{name}") for name, inner in hints.items()})
+        fields = {name: _read(value[name], inner, f"{key}.{name}") for name, inner in hints.items()}
+        return typing.cast(type, hint)(**fields)
     if typing.get_origin(hint) is tuple and isinstance(value, list):
         return tuple(_read(item, typing.get_args(hint)[0], key) for item in value)
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (typing.get_origin(hint) or hint,)

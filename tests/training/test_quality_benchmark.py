@@ -245,7 +245,9 @@ def test_an_empty_folder_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dataset", SEEDS)
-def test_arms_differ_neither_in_images_nor_in_their_number(dataset: str) -> None:
+def test_arms_differ_neither_in_images_nor_in_their_number(dataset: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METHODS, METHOD, PeerMethod)
+
     def shared(recipe: Recipe) -> tuple[Any, ...]:
         return recipe.data, recipe.preprocessing, recipe.augmentation, recipe.backbone.architecture
 

@@ -107,19 +107,18 @@ def test_a_model_by_another_definition_is_refused_with_the_command_for_todays(na
 
 
 @pytest.fixture
-def changed_default(monkeypatch):
-    """Change a default of the margin loss; recipes that are kept know their defaults."""
+def fresh_recipes():
+    """Let this process make the recipes again before and after, as the next one would."""
     standard_recipe.cache_clear()
-    with monkeypatch.context() as patch:
-        defaults = MarginLoss.__init__.__defaults__
-        assert defaults[-1] is False
-        yield lambda: patch.setattr(MarginLoss.__init__, "__defaults__", (*defaults[:-1], True))
+    yield
     standard_recipe.cache_clear()
 
 
-def test_a_changed_default_makes_another_recipe_and_changes_no_recorded_one(home, changed_default):
+def test_a_changed_default_makes_another_recipe_and_changes_no_recorded_one(home, monkeypatch, fresh_recipes):
     before = resolve(SMALLEST).digest
-    changed_default()
+    defaults = MarginLoss.__init__.__defaults__
+    assert defaults[-1] is False
+    monkeypatch.setattr(MarginLoss.__init__, "__defaults__", (*defaults[:-1], True))
     standard_recipe.cache_clear()
     assert resolve(SMALLEST).digest != before
     short = ["--set", "schedule.epochs=1", "--set", "schedule.steps=2", "--quiet", "--json"]
