@@ -193,17 +193,21 @@ class Observation:
         terms: For each group of terms with a margin, the number above zero, the number of all, and their sum if they
             are distances; scalars. The terms of a loss with class vectors are its samples; above zero are those whose
             class does not have the largest logit.
+        raw: Whether a loss with such terms gets embeddings that are not normalised.
         mined: Of the first loss with tuples: unit embeddings [b, d] without gradient, labels [b] and tuples.
     """
 
     terms: list[tuple[Tensor | float, Tensor | float, Tensor | None]] = field(default_factory=list)
+    raw: bool = False
     mined: tuple[Tensor, Tensor, Any] | None = None
 
     @torch.no_grad()
     def add(self, loss: nn.Module, inputs: Sequence[Any], output: Tensor) -> None:
         """Add the terms and tuples of a loss that was just computed."""
         embeddings, labels, tuples = (*inputs, None)[:3]
-        self.terms += [(terms.active, terms.number, terms.total) for terms in getattr(loss, "last_terms", ())]
+        margins = [(terms.active, terms.number, terms.total) for terms in getattr(loss, "last_terms", ())]
+        self.terms += margins
+        self.raw |= bool(margins) and not takes_unit_rows(loss)
         if (shifted_logits := getattr(loss, "shifted_logits", None)) is not None:
             logits = shifted_logits(embeddings, labels)
             self.terms.append(((logits.argmax(1) != labels).sum(), len(labels), None))
@@ -363,13 +367,13 @@ def _input(images: Tensor) -> dict[str, Tensor]:
 
 
 def _terms(observation: Observation) -> dict[str, Any]:
-    """Return `tuples`, the number of the loss's terms with a margin, `active`, the share above zero, and `violation`,
-    their mean if they are distances; nothing for a loss without such terms.
+    """Return `tuples`, the number of the loss's terms with a margin, `active`, the share above zero, `violation`, their
+    mean if they are distances, and `raw`, 1 if embeddings are not normalised; nothing for a loss without such terms.
     """
     if not observation.terms:
         return {}
     active, number = (sum(float(terms[i] or 0) for terms in observation.terms) for i in range(2))
-    values: dict[str, Any] = {"tuples": number}
+    values: dict[str, Any] = {"tuples": number, "raw": observation.raw}
     if number:
         values["active"] = active / number
         totals = [total for *_, total in observation.terms if total is not None]
