@@ -104,8 +104,8 @@ def health(history: History) -> str:
     if history.judged:
         return "healthy: no indicator left its range"
     return (
-        "Too short to judge whether the run learns. No indicator left its range; training classes are not told apart "
-        f"yet, and the run has fewer than {LEARNT_STEPS} steps or half of its schedule."
+        "Too short to judge whether the run learns; no indicator left its range. That needs half of the schedule and "
+        f"{LEARNT_STEPS} steps, or training classes that are told apart."
     )
 
 
