@@ -129,8 +129,7 @@ class History:
 
     def best_recall(self) -> float | None:
         """Return the best R@1 on the held-out classes; None without validation."""
-        found = [record["validation_recall_at_1"] for record in self.records if "validation_recall_at_1" in record]
-        return max(found, default=None)
+        return max(_values(self.records, "validation_recall_at_1"), default=None)
 
     def gains(self) -> bool:
         """Return whether R@1 on the held-out classes has become better than the trunk's at the start; False without."""
@@ -159,16 +158,13 @@ class Rule:
 
 
 def diagnose(history: History) -> list[Finding]:
-    """Return the findings of a run: what is certain, else the cause, else the symptoms.
+    """Return the findings of a run: facts, and the most specific cause, or without one the symptoms.
 
     A rule is applied to the records up to each epoch, so that a finding names the first epoch that shows it; it counts
     if it still holds at the end.
     """
-    findings = list(_apply(FACTS, history))
-    if not any(finding.code in DECISIVE for finding in findings):
-        causes = list(_apply(CAUSES, history))
-        findings += causes[:1] or list(_apply(SYMPTOMS, history))
-    return findings
+    first_cause = list(_apply(CAUSES, history))[:1]
+    return [*_apply(FACTS, history), *(first_cause or _apply(SYMPTOMS, history))]
 
 
 def _apply(rules: Mapping[str, Rule], history: History) -> Iterator[Finding]:
@@ -206,12 +202,9 @@ def _one_class(history: History) -> Explanation | None:
     measured = [*history.measured, history.start]
     if not history.start or set(_values(measured, "classes")) != {1}:
         return None
-    size, each = history.setting("batch.size"), history.setting("batch.per_class")
     return (
         "All images of a batch are of one class, so that nothing is pushed apart.",
-        f"A loss needs pairs of two classes; batch.size is {size} and batch.per_class {each}."
-        if size and each
-        else "A loss needs pairs of two classes.",
+        "A loss needs pairs of two classes.",
         "Lower batch.per_class (2 to 4), or raise batch.size to at least twice that.",
     )
 
@@ -235,10 +228,9 @@ def _raw_rows(history: History) -> Explanation | None:
     radial = _mean(measured, "radial_gradient")
     if radial is None or radial < RADIAL or not _mean(measured, "raw"):
         return None
-    norms = [max(values["norm"].values()) for values in measured if values.get("norm")]
     return (
-        f"The margin is compared with distances of embeddings that are not normalised ({radial:.0%} of the gradient "
-        f"changes their length, which is {norms[-2]:.3g} here).",
+        f"The margin is compared with distances of embeddings that are not normalised: {radial:.0%} of the gradient "
+        "changes their length.",
         "A margin is made for embeddings of length 1; without it the network can meet the margin by longer embeddings.",
         "Normalise the embeddings before the loss: in a loss of your own, leave `normalised` True.",
     )
@@ -256,9 +248,8 @@ def _peak_update(history: History) -> float:
 
 def _learns(history: History) -> bool:
     """Return whether a run that went on tells classes apart, and better than its trunk did at the start."""
-    best, trunk = history.best_recall(), history.start.get("trunk_recall_at_1")
     separated = (_mean(history.tail, "separation") or 0) >= SEPARATED and not history.divergence
-    return separated and (best is None or trunk is None or best > trunk + history.doubt(0.5))
+    return separated and ("trunk_recall_at_1" not in history.start or history.gains())
 
 
 def _growth(history: History) -> float:
@@ -450,14 +441,12 @@ def _nothing_learnt(history: History) -> Explanation | None:
 
 
 FACTS: dict[str, Rule] = {
-    "one-class-batch": Rule(Evidence.STEP, _one_class),
     "input-not-normalised": Rule(Evidence.STEP, _input_scale),
     "embeddings-not-normalised": Rule(Evidence.STEP, _raw_rows),
 }
-"""What a step shows by itself."""
-DECISIVE = ("one-class-batch",)
-"""Facts that explain everything else."""
+"""What is reported beside the cause."""
 CAUSES: dict[str, Rule] = {
+    "one-class-batch": Rule(Evidence.STEP, _one_class),
     "rate-too-high": Rule(Evidence.STEP, _high_rate),
     "diverged": Rule(Evidence.STEP, _diverged),
     "hard-mining": Rule(Evidence.STATE, _hard_mining),

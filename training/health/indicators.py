@@ -150,11 +150,7 @@ class Monitor:
         raw = {name: rows for name, rows in raw.items() if len(rows) == len(batch.labels)}
         if not raw:
             return values
-        lengths = {name: torch.linalg.vector_norm(rows, dim=1) for name, rows in raw.items()}
-        values["norm"] = {name: length.mean() for name, length in lengths.items()}
-        values["norm_variation"] = {
-            name: length.std() / length.mean().clamp(min=1e-12) for name, length in lengths.items()
-        }
+        values["norm"] = {name: torch.linalg.vector_norm(rows, dim=1).mean() for name, rows in raw.items()}
         values |= _embedding_gradients(raw, bool(observation.terms))
         unit = {name: normalize(rows.detach().float(), dim=1) for name, rows in raw.items()}
         values |= embedding_indicators(normalize(torch.cat(list(unit.values()), dim=1), dim=1), batch.labels)
@@ -258,16 +254,12 @@ def embedding_indicators(unit: Tensor, labels: Tensor) -> dict[str, Any]:
         spread: 1 - the mean cosine of two embeddings: 0 if all are equal, about 1 if they fill the sphere.
         separation: The probability that a pair of one class is nearer than a pair of two classes; .5 is chance. Absent
             without pairs of both kinds.
-        within, between: The mean distance of pairs of one class, and of two classes.
         spectral_decay: KL divergence of the singular values from equal ones, in nats (`zoo.evaluation`).
         directions: The number of directions that the embeddings use: (sum of l)^2 / sum of l^2 of the eigenvalues l of
             their covariance.
-        classes, positives: The number of classes in the batch, and the mean number of positives of a sample.
+        classes: The number of classes in the batch.
     """
-    values: dict[str, Any] = {
-        "classes": labels.unique().numel(),
-        "positives": positive_mask(labels).sum(1).float().mean(),
-    }
+    values: dict[str, Any] = {"classes": labels.unique().numel()}
     unit, labels = unit[:ROWS], labels[:ROWS]
     if not torch.isfinite(unit).all() or len(unit) < 2:
         return values
@@ -280,9 +272,6 @@ def embedding_indicators(unit: Tensor, labels: Tensor) -> dict[str, Any]:
     values["directions"] = covariance.trace().square() / covariance.square().sum().clamp(min=1e-20)
     distances = unit_distances(unit)
     within, between = distances[positive_mask(labels)], distances[negative_mask(labels)]
-    for name, pairs in (("within", within), ("between", between)):
-        if len(pairs):
-            values[name] = pairs.mean()
     if len(within) and len(between):
         values["separation"] = pair_separation(within, between)
     return values
