@@ -111,13 +111,13 @@ class History:
         steps = sum(max(record.get("tasks", {"": record.get("steps", 0)}).values()) for record in self.records)
         if self.epoch < max(SETTLED_EPOCHS, self.setting("schedule.epochs", self.epoch) / 2) or steps < SETTLED_STEPS:
             return Evidence.STEP
-        averaged = 1 / (1 - self.setting("schedule.average", 0.0))  # held-out scores lag by so many steps
+        averaged = 1 / (1 - self.setting("schedule.average", 0.0))  # held-out scores lag by this many steps
         separated = (_mean(self.tail, "separation") or 0) >= SEPARATED and steps >= averaged
         return Evidence.LEARNING if separated or steps >= LEARNT_STEPS else Evidence.STATE
 
     @property
     def judged(self) -> bool:
-        """Whether the run is known to learn, or long enough to know that it does not."""
+        """True if the run is known to learn, or long enough to know that it does not."""
         return self.evidence is Evidence.LEARNING or self.gains()
 
     def setting(self, key: str, default: Any = None) -> Any:

@@ -176,7 +176,7 @@ HEALTHY = {"spread": 0.9, "separation": 0.95, "active": 0.5, "tuples": 9, "viola
 def history(
     start: dict[str, Any] | None = None, recall: float | None = 0.9, steps: int = 200, **values: Any
 ) -> History:
-    """Return six epochs, by default so many steps that a run should have learnt."""
+    """Return six epochs, by default long enough that a run should have learnt."""
     scores = {} if recall is None else {"validation_recall_at_1": recall}
     begun = {"trunk_recall_at_1": 0.5, "held_out_images": 400, "held_out_chance": 0.05, "spread": 0.4, **(start or {})}
     records = [
@@ -225,8 +225,9 @@ def test_labels_are_wrong_if_no_network_is_better_than_chance() -> None:
 
 
 def test_the_more_specific_cause_is_named() -> None:
-    no_label_fits = {"start": {"trunk_recall_at_1": 0.06}, "recall": 0.06, "separation": 0.5}
-    far, hard = {"active": 1.0, "violation": 1.8}, {"hard_negatives": 1.0, "spread": 0.005, "active": 1.0}
+    no_label_fits: dict[str, Any] = {"start": {"trunk_recall_at_1": 0.06}, "recall": 0.06, "separation": 0.5}
+    far: dict[str, Any] = {"active": 1.0, "violation": 1.8}
+    hard: dict[str, Any] = {"hard_negatives": 1.0, "spread": 0.005, "active": 1.0}
     assert codes(history(**no_label_fits, **far)) == ["margin-too-large"]
     assert codes(history(**no_label_fits, **{**far, **hard})) == ["hard-mining"]
     assert codes(history(**no_label_fits, **{**far, **hard, "update": {"trunk": 0.2}})) == ["rate-too-high"]
@@ -234,13 +235,13 @@ def test_the_more_specific_cause_is_named() -> None:
 
 
 def test_what_a_run_has_learnt_is_judged_after_more_steps_than_its_state() -> None:
-    unlearnt = {"recall": 0.3, "separation": 0.55, "dead_proxies": 0.5, "spread": 0.001}
+    unlearnt: dict[str, Any] = {"recall": 0.3, "separation": 0.55, "dead_proxies": 0.5, "spread": 0.001}
     assert codes(history(**unlearnt)) == ["collapsed", "dead-proxies", "worse-than-start", "nothing-learnt"]
     short = history(**unlearnt, steps=100)
     assert (codes(short), short.judged) == ([], False)
     shared = [{**record, "tasks": {"class": 100, "auxiliary": 100}} for record in history(**unlearnt).records]
     assert codes(dataclasses.replace(short, records=shared)) == []  # steps of another task do not count
-    assert codes(history(recall=0.4, steps=10)) == ["worse-than-start"]  # its training classes are told apart
+    assert codes(history(recall=0.4, steps=10)) == ["worse-than-start"]  # it tells its training classes apart
     lagging = {"schedule": {"epochs": 6, "average": 0.99}}  # what is measured is an average of 100 steps
     assert codes(dataclasses.replace(history(recall=0.4, steps=10), recipe=lagging)) == []
     assert codes(history(active=1.0, violation=1.2, separation=0.5, steps=10)) == ["margin-too-large"]

@@ -150,7 +150,8 @@ def test_heads_on_cached_features_are_no_alarm(
 def test_a_margin_of_19_is_the_margin_and_not_the_labels(
     pictures: Path, own_zoo: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    train("triplet-d" + SUFFIX, pictures, 60, **{"objective.loss_args.margin": 1.9})
+    margin: dict[str, Any] = {"objective.loss_args.margin": 1.9}
+    train("triplet-d" + SUFFIX, pictures, 60, **margin)
     status, diagnosis = doctor(capsys)
     assert (status, [finding["code"] for finding in diagnosis["findings"]]) == (1, ["margin-too-large"])
 
