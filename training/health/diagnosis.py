@@ -58,8 +58,8 @@ class Finding:
         return f"epoch {self.epoch}, {self.code}: {self.happened} {self.cause} {self.setting}"
 
 
-class Evidence(IntEnum):
-    """Kind of evidence that a rule needs.
+class Maturity(IntEnum):
+    """Length of a run by what it can show; a rule needs one of these.
 
     STEP: what one step shows, in a run of any length.
     STATE: a state in which the run stays after half of its schedule, three epochs and 40 steps on the classes.
@@ -106,19 +106,19 @@ class History:
         return int(self.divergence.get("epoch", 0) or (self.records[-1]["epoch"] if self.records else 0))
 
     @property
-    def evidence(self) -> Evidence:
-        """The largest kind of evidence that the run gives."""
+    def maturity(self) -> Maturity:
+        """The length that the run has reached, by what it can show."""
         steps = sum(max(record.get("tasks", {"": record.get("steps", 0)}).values()) for record in self.records)
         if self.epoch < max(SETTLED_EPOCHS, self.setting("schedule.epochs", self.epoch) / 2) or steps < SETTLED_STEPS:
-            return Evidence.STEP
+            return Maturity.STEP
         averaged = 1 / (1 - self.setting("schedule.average", 0.0))  # held-out scores lag by this many steps
         separated = (_mean(self.tail, "separation") or 0) >= SEPARATED and steps >= averaged
-        return Evidence.LEARNING if separated or steps >= LEARNT_STEPS else Evidence.STATE
+        return Maturity.LEARNING if separated or steps >= LEARNT_STEPS else Maturity.STATE
 
     @property
     def judged(self) -> bool:
         """True if the run is known to learn, or long enough to know that it does not."""
-        return self.evidence is Evidence.LEARNING or self.gains()
+        return self.maturity is Maturity.LEARNING or self.gains()
 
     def setting(self, key: str, default: Any = None) -> Any:
         """Return a setting of the recipe, as "optimizer.lr"."""
@@ -147,14 +147,14 @@ Explanation = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
-class Rule:
-    """A finding's rule: the evidence that it needs, and a function that returns None if it does not apply."""
+class HealthRule:
+    """A finding's rule: the maturity that it needs, and a function that returns None if it does not apply."""
 
-    evidence: Evidence
+    maturity: Maturity
     explain: Callable[[History], Explanation | None]
 
     def __call__(self, history: History) -> Explanation | None:
-        return self.explain(history) if history.evidence >= self.evidence else None
+        return self.explain(history) if history.maturity >= self.maturity else None
 
 
 def diagnose(history: History) -> list[Finding]:
@@ -167,13 +167,13 @@ def diagnose(history: History) -> list[Finding]:
     return [*_apply(FACTS, history), *(first_cause or _apply(SYMPTOMS, history))]
 
 
-def _apply(rules: Mapping[str, Rule], history: History) -> Iterator[Finding]:
+def _apply(rules: Mapping[str, HealthRule], history: History) -> Iterator[Finding]:
     for code, rule in rules.items():
         if (found := rule(history)) is not None:
             yield Finding(code, _first_epoch(rule, history), *found)
 
 
-def _first_epoch(rule: Rule, history: History) -> int:
+def _first_epoch(rule: HealthRule, history: History) -> int:
     """Return the epoch from which the rule has held without a break."""
     first = history.epoch
     for end in range(len(history.records), 0, -1):
@@ -440,26 +440,26 @@ def _nothing_learnt(history: History) -> Explanation | None:
     )
 
 
-FACTS: dict[str, Rule] = {
-    "input-not-normalised": Rule(Evidence.STEP, _input_scale),
-    "embeddings-not-normalised": Rule(Evidence.STEP, _raw_rows),
+FACTS: dict[str, HealthRule] = {
+    "input-not-normalised": HealthRule(Maturity.STEP, _input_scale),
+    "embeddings-not-normalised": HealthRule(Maturity.STEP, _raw_rows),
 }
 """What is reported beside the cause."""
-CAUSES: dict[str, Rule] = {
-    "one-class-batch": Rule(Evidence.STEP, _one_class),
-    "rate-too-high": Rule(Evidence.STEP, _high_rate),
-    "diverged": Rule(Evidence.STEP, _diverged),
-    "hard-mining": Rule(Evidence.STATE, _hard_mining),
-    "margin-too-large": Rule(Evidence.STATE, _large_margin),
-    "wrong-labels": Rule(Evidence.STATE, _wrong_labels),
-    "rate-too-low": Rule(Evidence.STATE, _slow_rate),
+CAUSES: dict[str, HealthRule] = {
+    "one-class-batch": HealthRule(Maturity.STEP, _one_class),
+    "rate-too-high": HealthRule(Maturity.STEP, _high_rate),
+    "diverged": HealthRule(Maturity.STEP, _diverged),
+    "hard-mining": HealthRule(Maturity.STATE, _hard_mining),
+    "margin-too-large": HealthRule(Maturity.STATE, _large_margin),
+    "wrong-labels": HealthRule(Maturity.STATE, _wrong_labels),
+    "rate-too-low": HealthRule(Maturity.STATE, _slow_rate),
 }
 """Causes, the most specific one first; it explains the rest."""
-SYMPTOMS: dict[str, Rule] = {
-    "no-active-tuples": Rule(Evidence.STATE, _no_tuples),
-    "collapsed": Rule(Evidence.LEARNING, _collapse),
-    "dead-proxies": Rule(Evidence.LEARNING, _dead_proxies),
-    "worse-than-start": Rule(Evidence.LEARNING, _worse_than_start),
-    "nothing-learnt": Rule(Evidence.LEARNING, _nothing_learnt),
+SYMPTOMS: dict[str, HealthRule] = {
+    "no-active-tuples": HealthRule(Maturity.STATE, _no_tuples),
+    "collapsed": HealthRule(Maturity.LEARNING, _collapse),
+    "dead-proxies": HealthRule(Maturity.LEARNING, _dead_proxies),
+    "worse-than-start": HealthRule(Maturity.LEARNING, _worse_than_start),
+    "nothing-learnt": HealthRule(Maturity.LEARNING, _nothing_learnt),
 }
 """What is reported if no cause is known."""
