@@ -6,10 +6,12 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any
 
-JUDGED_STEPS, JUDGED_EPOCHS = 40, 3
-"""The least number of steps and epochs after which a run's learning is judged."""
+SETTLED_STEPS, SETTLED_EPOCHS, LEARNT_STEPS = 40, 3, 1000
+"""The numbers of steps and epochs after which a state counts that a run stays in, and after which it should have learnt
+something."""
 HIGHEST_UPDATE, RISKY_UPDATE, GROWTH = 0.15, 0.05, 10.0
 """A step that changes the weights by the first share is too large; by the second, if the embeddings' length has grown
 by this factor since the start."""
@@ -21,6 +23,8 @@ FAR, OWN = 0.8, 0.9
 """The mean distance by which tuples miss a margin that cannot be met, and the share of images that are nearest to their
 own class vector though none meets the margin."""
 SEPARATED, UNSEPARATED = 0.9, 0.6
+FEWEST_IMAGES = 150
+"""The least number of held-out images by which a recall is told from chance."""
 RADIAL = 0.1
 """The share of a gradient along the embeddings from which their length matters to a loss."""
 DEAD = 0.4
@@ -52,6 +56,18 @@ class Finding:
     def text(self) -> str:
         """Return the finding as one paragraph."""
         return f"epoch {self.epoch}, {self.code}: {self.happened} {self.cause} {self.setting}"
+
+
+class Maturity(IntEnum):
+    """Length of a run by what it can show; a rule needs one of these.
+
+    STEP: what one step shows, in a run of any length.
+    STATE: a state in which the run stays after half of its schedule, three epochs and 40 steps on the classes.
+    LEARNING: what a run has learnt that tells its training classes apart, or has had 1,000 such steps. A shorter run
+    may only have begun to learn.
+    """
+
+    STEP, STATE, LEARNING = range(3)
 
 
 @dataclass(frozen=True)
@@ -90,11 +106,19 @@ class History:
         return int(self.divergence.get("epoch", 0) or (self.records[-1]["epoch"] if self.records else 0))
 
     @property
+    def maturity(self) -> Maturity:
+        """The length that the run has reached, by what it can show."""
+        steps = sum(max(record.get("tasks", {"": record.get("steps", 0)}).values()) for record in self.records)
+        if self.epoch < max(SETTLED_EPOCHS, self.setting("schedule.epochs", self.epoch) / 2) or steps < SETTLED_STEPS:
+            return Maturity.STEP
+        averaged = 1 / (1 - self.setting("schedule.average", 0.0))  # held-out scores lag by this many steps
+        separated = (_mean(self.tail, "separation") or 0) >= SEPARATED and steps >= averaged
+        return Maturity.LEARNING if separated or steps >= LEARNT_STEPS else Maturity.STATE
+
+    @property
     def judged(self) -> bool:
-        """True after half of the schedule and enough steps, when the run should have learnt something."""
-        steps = sum(record.get("steps", 0) for record in self.records)
-        total = self.setting("schedule.epochs", self.epoch)
-        return self.epoch >= max(JUDGED_EPOCHS, total / 2) and steps >= JUDGED_STEPS
+        """True if the run is known to learn, or long enough to know that it does not."""
+        return self.maturity is Maturity.LEARNING or self.gains()
 
     def setting(self, key: str, default: Any = None) -> Any:
         """Return a setting of the recipe, as "optimizer.lr"."""
@@ -105,8 +129,12 @@ class History:
 
     def best_recall(self) -> float | None:
         """Return the best R@1 on the held-out classes; None without validation."""
-        found = [record["validation_recall_at_1"] for record in self.records if "validation_recall_at_1" in record]
-        return max(found, default=None)
+        return max(_values(self.records, "validation_recall_at_1"), default=None)
+
+    def gains(self) -> bool:
+        """Return whether R@1 on the held-out classes has become better than the trunk's at the start; False without."""
+        best, trunk = self.best_recall(), self.start.get("trunk_recall_at_1")
+        return best is not None and trunk is not None and best > trunk + self.doubt(trunk)
 
     def doubt(self, recall: float) -> float:
         """Return two standard errors of a recall on the held-out images."""
@@ -114,30 +142,38 @@ class History:
         return 2 * math.sqrt(max(recall * (1 - recall), 0.01) / images)
 
 
-Rule = Callable[[History], "tuple[str, str, str] | None"]
-"""What happened, the cause and the setting; None if the rule does not apply."""
+Explanation = tuple[str, str, str]
+"""What happened, the cause and the setting."""
+
+
+@dataclass(frozen=True)
+class HealthRule:
+    """A finding's rule: the maturity that it needs, and a function that returns None if it does not apply."""
+
+    maturity: Maturity
+    explain: Callable[[History], Explanation | None]
+
+    def __call__(self, history: History) -> Explanation | None:
+        return self.explain(history) if history.maturity >= self.maturity else None
 
 
 def diagnose(history: History) -> list[Finding]:
-    """Return the findings of a run: what is certain, else the cause, else the symptoms.
+    """Return the findings of a run: facts, and the most specific cause, or without one the symptoms.
 
     A rule is applied to the records up to each epoch, so that a finding names the first epoch that shows it; it counts
     if it still holds at the end.
     """
-    findings = list(_apply(FACTS, history))
-    if not any(finding.code in DECISIVE for finding in findings):
-        causes = list(_apply(CAUSES, history))
-        findings += causes[:1] or list(_apply(SYMPTOMS, history))
-    return findings
+    first_cause = list(_apply(CAUSES, history))[:1]
+    return [*_apply(FACTS, history), *(first_cause or _apply(SYMPTOMS, history))]
 
 
-def _apply(rules: Mapping[str, Rule], history: History) -> Iterator[Finding]:
+def _apply(rules: Mapping[str, HealthRule], history: History) -> Iterator[Finding]:
     for code, rule in rules.items():
         if (found := rule(history)) is not None:
             yield Finding(code, _first_epoch(rule, history), *found)
 
 
-def _first_epoch(rule: Rule, history: History) -> int:
+def _first_epoch(rule: HealthRule, history: History) -> int:
     """Return the epoch from which the rule has held without a break."""
     first = history.epoch
     for end in range(len(history.records), 0, -1):
@@ -162,21 +198,18 @@ def _counts_terms(measured: Sequence[Mapping[str, Any]]) -> bool:
     return any("tuples" in values for values in measured)
 
 
-def _one_class(history: History) -> tuple[str, str, str] | None:
+def _one_class(history: History) -> Explanation | None:
     measured = [*history.measured, history.start]
     if not history.start or set(_values(measured, "classes")) != {1}:
         return None
-    size, each = history.setting("batch.size"), history.setting("batch.per_class")
     return (
         "All images of a batch are of one class, so that nothing is pushed apart.",
-        f"A loss needs pairs of two classes; batch.size is {size} and batch.per_class {each}."
-        if size and each
-        else "A loss needs pairs of two classes.",
+        "A loss needs pairs of two classes.",
         "Lower batch.per_class (2 to 4), or raise batch.size to at least twice that.",
     )
 
 
-def _input_scale(history: History) -> tuple[str, str, str] | None:
+def _input_scale(history: History) -> Explanation | None:
     values = history.start.get("input") or {}
     mean, std = values.get("mean"), values.get("std")
     if mean is None or std is None or (NARROWEST_INPUT <= std <= WIDEST_INPUT and abs(mean) <= WIDEST_INPUT):
@@ -190,15 +223,14 @@ def _input_scale(history: History) -> tuple[str, str, str] | None:
     )
 
 
-def _raw_rows(history: History) -> tuple[str, str, str] | None:
+def _raw_rows(history: History) -> Explanation | None:
     measured = [*history.measured, history.start]
     radial = _mean(measured, "radial_gradient")
-    if radial is None or radial < RADIAL or not _counts_terms(measured):
+    if radial is None or radial < RADIAL or not _mean(measured, "raw"):
         return None
-    norms = [max(values["norm"].values()) for values in measured if values.get("norm")]
     return (
-        f"The margin is compared with distances of embeddings that are not normalised ({radial:.0%} of the gradient "
-        f"changes their length, which is {norms[-2]:.3g} here).",
+        f"The margin is compared with distances of embeddings that are not normalised: {radial:.0%} of the gradient "
+        "changes their length.",
         "A margin is made for embeddings of length 1; without it the network can meet the margin by longer embeddings.",
         "Normalise the embeddings before the loss: in a loss of your own, leave `normalised` True.",
     )
@@ -216,9 +248,8 @@ def _peak_update(history: History) -> float:
 
 def _learns(history: History) -> bool:
     """Return whether a run that went on tells classes apart, and better than its trunk did at the start."""
-    best, trunk = history.best_recall(), history.start.get("trunk_recall_at_1")
     separated = (_mean(history.tail, "separation") or 0) >= SEPARATED and not history.divergence
-    return separated and (best is None or trunk is None or best > trunk + history.doubt(0.5))
+    return separated and ("trunk_recall_at_1" not in history.start or history.gains())
 
 
 def _growth(history: History) -> float:
@@ -235,7 +266,7 @@ def _growth(history: History) -> float:
     )
 
 
-def _high_rate(history: History) -> tuple[str, str, str] | None:
+def _high_rate(history: History) -> Explanation | None:
     peak, growth = _peak_update(history), _growth(history)
     if (peak < HIGHEST_UPDATE and (peak < RISKY_UPDATE or growth < GROWTH)) or _learns(history):
         return None
@@ -252,7 +283,7 @@ def _high_rate(history: History) -> tuple[str, str, str] | None:
     )
 
 
-def _diverged(history: History) -> tuple[str, str, str] | None:
+def _diverged(history: History) -> Explanation | None:
     if not history.divergence:
         return None
     happened = f"The run ended in epoch {history.epoch}: {history.divergence.get('message', 'the loss is infinite')}"
@@ -269,7 +300,7 @@ def _diverged(history: History) -> tuple[str, str, str] | None:
     )
 
 
-def _hard_mining(history: History) -> tuple[str, str, str] | None:
+def _hard_mining(history: History) -> Explanation | None:
     last, first = history.measured[-2:], history.start.get("spread")
     hardness, spreads, active = (_values(last, name) for name in ("hard_negatives", "spread", "active"))
     positives = _values(last, "hard_positives")  # absent if a class has two images in a batch
@@ -288,10 +319,10 @@ def _hard_mining(history: History) -> tuple[str, str, str] | None:
     )
 
 
-def _large_margin(history: History) -> tuple[str, str, str] | None:
+def _large_margin(history: History) -> Explanation | None:
     tail = history.tail
     violation, own = _mean(tail, "violation"), _mean(tail, "own_proxy")
-    if not history.judged or not _counts_terms(tail) or min(_values(tail, "active"), default=0.0) < ALL_ACTIVE:
+    if not _counts_terms(tail) or min(_values(tail, "active"), default=0.0) < ALL_ACTIVE:
         return None
     if (violation or 0) >= FAR:
         shown = f"The tuples miss the margin by {violation:.2g} on average, and all of them do"
@@ -309,20 +340,18 @@ def _large_margin(history: History) -> tuple[str, str, str] | None:
     )
 
 
-def _wrong_labels(history: History) -> tuple[str, str, str] | None:
-    separation, chance = _mean(history.tail, "separation"), history.start.get("held_out_chance")
-    best, trunk = history.best_recall(), history.start.get("trunk_recall_at_1")
-    if not history.judged or separation is None or _peak_update(history) < SLOW_UPDATE:
+def _wrong_labels(history: History) -> Explanation | None:
+    """Wrong labels leave R@1 at chance for every network; with right ones even an untrained trunk's is better."""
+    chance, trunk = history.start.get("held_out_chance"), history.start.get("trunk_recall_at_1")
+    recalls = _values(history.records, "validation_recall_at_1")
+    if not recalls or trunk is None or chance is None or history.start["held_out_images"] < FEWEST_IMAGES:
         return None
-    unknown = best is None or chance is None
-    at_chance = best is not None and chance is not None and best <= chance + 2 * history.doubt(chance)
-    unlearnt = separation < UNSEPARATED and (unknown or at_chance or (best or 0) <= (trunk or 0) + history.doubt(0.5))
-    if not unlearnt and not at_chance:
+    mean = sum([trunk, *recalls]) / (1 + len(recalls))  # of the best alone, chance would choose a good one
+    if mean > chance + 1.5 * history.doubt(chance):  # two images that are nearest to each other count twice
         return None
-    shown = "" if best is None or chance is None else f"; R@1 on held-out classes is {best:.3f}, by chance {chance:.3f}"
     return (
-        f"Images of one class are nearer than images of two classes in {separation:.0%} of the cases of a batch, by "
-        f"chance 50 %{shown}. The weights change and the embeddings are spread, but nothing general is learnt.",
+        f"R@1 on held-out classes is {max(recalls):.3f} at best, {trunk:.3f} with the trunk before training, and "
+        f"{mean:.3f} on average, by chance {chance:.3f}: no network sees that images of one class are alike.",
         "The labels do not belong to the images: a table whose rows were sorted or shuffled on their own, or a folder "
         "that is not sorted by class.",
         "Look at some images of one class. If the labels are right, train longer (schedule.epochs) or start from "
@@ -330,7 +359,7 @@ def _wrong_labels(history: History) -> tuple[str, str, str] | None:
     )
 
 
-def _collapse(history: History) -> tuple[str, str, str] | None:
+def _collapse(history: History) -> Explanation | None:
     last, first = history.measured[-2:], history.start.get("spread")
     spreads, separation = _values(last, "spread"), _mean(last, "separation")
     if len(spreads) < 2 or not first or max(spreads) > min(COLLAPSED, first / 4):
@@ -344,12 +373,10 @@ def _collapse(history: History) -> tuple[str, str, str] | None:
     )
 
 
-def _no_tuples(history: History) -> tuple[str, str, str] | None:
+def _no_tuples(history: History) -> Explanation | None:
     last = history.measured[-2:]
-    active, separation, best = _values(last, "active"), _mean(last, "separation"), history.best_recall()
-    if len(active) < 2 or max(active) > NONE_ACTIVE or not _counts_terms(last):
-        return None
-    if (separation or 0) >= SEPARATED and (best is None or best >= 0.5):
+    active, separation = _values(last, "active"), _mean(last, "separation")
+    if len(active) < 2 or max(active) > NONE_ACTIVE or not _counts_terms(last) or (separation or 0) >= SEPARATED:
         return None
     return (
         f"{active[-1]:.1%} of the tuples are above zero, so that the loss has no gradient, though "
@@ -359,9 +386,9 @@ def _no_tuples(history: History) -> tuple[str, str, str] | None:
     )
 
 
-def _dead_proxies(history: History) -> tuple[str, str, str] | None:
+def _dead_proxies(history: History) -> Explanation | None:
     dead = _mean(history.tail, "dead_proxies")
-    if not history.judged or dead is None or dead < DEAD:
+    if dead is None or dead < DEAD:
         return None
     rate = history.setting("optimizer.loss_lr")
     known = "" if rate is None else f"; optimizer.loss_lr is {rate:g}"
@@ -372,17 +399,14 @@ def _dead_proxies(history: History) -> tuple[str, str, str] | None:
     )
 
 
-def _slow_rate(history: History) -> tuple[str, str, str] | None:
-    best, trunk = history.best_recall(), history.start.get("trunk_recall_at_1")
+def _slow_rate(history: History) -> Explanation | None:
     peak = _peak_update(history)
     if (
-        not history.judged
-        or not history.measured
+        not history.measured
         or peak >= SLOW_UPDATE
         or (_mean(history.tail, "separation") or 1) >= 0.75
+        or history.gains()
     ):
-        return None
-    if best is not None and trunk is not None and best > trunk + history.doubt(trunk):
         return None
     rate = history.setting("optimizer.lr")
     return (
@@ -392,9 +416,9 @@ def _slow_rate(history: History) -> tuple[str, str, str] | None:
     )
 
 
-def _worse_than_start(history: History) -> tuple[str, str, str] | None:
+def _worse_than_start(history: History) -> Explanation | None:
     best, trunk = history.best_recall(), history.start.get("trunk_recall_at_1")
-    if not history.judged or best is None or trunk is None or best >= trunk - history.doubt(trunk):
+    if best is None or trunk is None or best >= trunk - history.doubt(trunk):
         return None
     return (
         f"R@1 on held-out classes is {best:.3f} at best, and {trunk:.3f} with the trunk before training.",
@@ -403,27 +427,39 @@ def _worse_than_start(history: History) -> tuple[str, str, str] | None:
     )
 
 
-FACTS: dict[str, Rule] = {
-    "one-class-batch": _one_class,
-    "input-not-normalised": _input_scale,
-    "embeddings-not-normalised": _raw_rows,
+def _nothing_learnt(history: History) -> Explanation | None:
+    separation = _mean(history.tail, "separation")
+    if separation is None or separation >= UNSEPARATED or history.gains():
+        return None
+    return (
+        f"Images of one class are nearer than images of two classes in {separation:.0%} of the cases of a batch, by "
+        "chance 50 %.",
+        "The rate does not suit, the trunk starts from random weights, or the labels do not belong to the images.",
+        "Look at some images of one class, try optimizer.lr three times larger and smaller, or start from pretrained "
+        "weights.",
+    )
+
+
+FACTS: dict[str, HealthRule] = {
+    "input-not-normalised": HealthRule(Maturity.STEP, _input_scale),
+    "embeddings-not-normalised": HealthRule(Maturity.STEP, _raw_rows),
 }
-"""What a step shows by itself."""
-DECISIVE = ("one-class-batch",)
-"""Facts that explain everything else."""
-CAUSES: dict[str, Rule] = {
-    "rate-too-high": _high_rate,
-    "diverged": _diverged,
-    "hard-mining": _hard_mining,
-    "wrong-labels": _wrong_labels,
-    "margin-too-large": _large_margin,
+"""What is reported beside the cause."""
+CAUSES: dict[str, HealthRule] = {
+    "one-class-batch": HealthRule(Maturity.STEP, _one_class),
+    "rate-too-high": HealthRule(Maturity.STEP, _high_rate),
+    "diverged": HealthRule(Maturity.STEP, _diverged),
+    "hard-mining": HealthRule(Maturity.STATE, _hard_mining),
+    "margin-too-large": HealthRule(Maturity.STATE, _large_margin),
+    "wrong-labels": HealthRule(Maturity.STATE, _wrong_labels),
+    "rate-too-low": HealthRule(Maturity.STATE, _slow_rate),
 }
-"""Causes in their order; the first one explains the rest."""
-SYMPTOMS: dict[str, Rule] = {
-    "collapsed": _collapse,
-    "no-active-tuples": _no_tuples,
-    "rate-too-low": _slow_rate,
-    "dead-proxies": _dead_proxies,
-    "worse-than-start": _worse_than_start,
+"""Causes, the most specific one first; it explains the rest."""
+SYMPTOMS: dict[str, HealthRule] = {
+    "no-active-tuples": HealthRule(Maturity.STATE, _no_tuples),
+    "collapsed": HealthRule(Maturity.LEARNING, _collapse),
+    "dead-proxies": HealthRule(Maturity.LEARNING, _dead_proxies),
+    "worse-than-start": HealthRule(Maturity.LEARNING, _worse_than_start),
+    "nothing-learnt": HealthRule(Maturity.LEARNING, _nothing_learnt),
 }
 """What is reported if no cause is known."""

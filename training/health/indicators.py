@@ -150,11 +150,7 @@ class Monitor:
         raw = {name: rows for name, rows in raw.items() if len(rows) == len(batch.labels)}
         if not raw:
             return values
-        lengths = {name: torch.linalg.vector_norm(rows, dim=1) for name, rows in raw.items()}
-        values["norm"] = {name: length.mean() for name, length in lengths.items()}
-        values["norm_variation"] = {
-            name: length.std() / length.mean().clamp(min=1e-12) for name, length in lengths.items()
-        }
+        values["norm"] = {name: torch.linalg.vector_norm(rows, dim=1).mean() for name, rows in raw.items()}
         values |= _embedding_gradients(raw, bool(observation.terms))
         unit = {name: normalize(rows.detach().float(), dim=1) for name, rows in raw.items()}
         values |= embedding_indicators(normalize(torch.cat(list(unit.values()), dim=1), dim=1), batch.labels)
@@ -193,17 +189,21 @@ class Observation:
         terms: For each group of terms with a margin, the number above zero, the number of all, and their sum if they
             are distances; scalars. The terms of a loss with class vectors are its samples; above zero are those whose
             class does not have the largest logit.
+        raw: Whether a loss with such terms gets embeddings that are not normalised.
         mined: Of the first loss with tuples: unit embeddings [b, d] without gradient, labels [b] and tuples.
     """
 
     terms: list[tuple[Tensor | float, Tensor | float, Tensor | None]] = field(default_factory=list)
+    raw: bool = False
     mined: tuple[Tensor, Tensor, Any] | None = None
 
     @torch.no_grad()
     def add(self, loss: nn.Module, inputs: Sequence[Any], output: Tensor) -> None:
         """Add the terms and tuples of a loss that was just computed."""
         embeddings, labels, tuples = (*inputs, None)[:3]
-        self.terms += [(terms.active, terms.number, terms.total) for terms in getattr(loss, "last_terms", ())]
+        margins = [(terms.active, terms.number, terms.total) for terms in getattr(loss, "last_terms", ())]
+        self.terms += margins
+        self.raw |= bool(margins) and not takes_unit_rows(loss)
         if (shifted_logits := getattr(loss, "shifted_logits", None)) is not None:
             logits = shifted_logits(embeddings, labels)
             self.terms.append(((logits.argmax(1) != labels).sum(), len(labels), None))
@@ -254,16 +254,12 @@ def embedding_indicators(unit: Tensor, labels: Tensor) -> dict[str, Any]:
         spread: 1 - the mean cosine of two embeddings: 0 if all are equal, about 1 if they fill the sphere.
         separation: The probability that a pair of one class is nearer than a pair of two classes; .5 is chance. Absent
             without pairs of both kinds.
-        within, between: The mean distance of pairs of one class, and of two classes.
         spectral_decay: KL divergence of the singular values from equal ones, in nats (`zoo.evaluation`).
         directions: The number of directions that the embeddings use: (sum of l)^2 / sum of l^2 of the eigenvalues l of
             their covariance.
-        classes, positives: The number of classes in the batch, and the mean number of positives of a sample.
+        classes: The number of classes in the batch.
     """
-    values: dict[str, Any] = {
-        "classes": labels.unique().numel(),
-        "positives": positive_mask(labels).sum(1).float().mean(),
-    }
+    values: dict[str, Any] = {"classes": labels.unique().numel()}
     unit, labels = unit[:ROWS], labels[:ROWS]
     if not torch.isfinite(unit).all() or len(unit) < 2:
         return values
@@ -276,9 +272,6 @@ def embedding_indicators(unit: Tensor, labels: Tensor) -> dict[str, Any]:
     values["directions"] = covariance.trace().square() / covariance.square().sum().clamp(min=1e-20)
     distances = unit_distances(unit)
     within, between = distances[positive_mask(labels)], distances[negative_mask(labels)]
-    for name, pairs in (("within", within), ("between", between)):
-        if len(pairs):
-            values[name] = pairs.mean()
     if len(within) and len(between):
         values["separation"] = pair_separation(within, between)
     return values
@@ -363,13 +356,13 @@ def _input(images: Tensor) -> dict[str, Tensor]:
 
 
 def _terms(observation: Observation) -> dict[str, Any]:
-    """Return `tuples`, the number of the loss's terms with a margin, `active`, the share above zero, and `violation`,
-    their mean if they are distances; nothing for a loss without such terms.
+    """Return `tuples`, the number of the loss's terms with a margin, `active`, the share above zero, `violation`, their
+    mean if they are distances, and `raw`, 1 if embeddings are not normalised; nothing for a loss without such terms.
     """
     if not observation.terms:
         return {}
     active, number = (sum(float(terms[i] or 0) for terms in observation.terms) for i in range(2))
-    values: dict[str, Any] = {"tuples": number}
+    values: dict[str, Any] = {"tuples": number, "raw": observation.raw}
     if number:
         values["active"] = active / number
         totals = [total for *_, total in observation.terms if total is not None]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from training.health.diagnosis import JUDGED_EPOCHS, JUDGED_STEPS, Finding, History
+from training.health.diagnosis import LEARNT_STEPS, Finding, History
 from zoo.errors import UsageError
 from zoo.files import write_bytes
 from zoo.report import figures
@@ -104,8 +104,8 @@ def health(history: History) -> str:
     if history.judged:
         return "healthy: no indicator left its range"
     return (
-        "No indicator left its range. Whether the run learns cannot be judged yet: that needs half of the schedule, "
-        f"{JUDGED_EPOCHS} epochs and {JUDGED_STEPS} steps."
+        "Too short to judge whether the run learns; no indicator left its range. That needs half of the schedule and "
+        f"{LEARNT_STEPS} steps, or training classes that are told apart."
     )
 
 

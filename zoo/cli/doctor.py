@@ -27,8 +27,8 @@ app = typer.Typer()
 
 A name means a model that was trained here, else the newest run of that name. The folder of a run, in ZOO_HOME/runs, can
 be named while it trains and after it has diverged. While a run trains, each new finding is printed once and kept in
-log.jsonl (findings). Exit status: 0 if the run is healthy, 1 with findings, 2 for a name without a run or a run without
-indicators.""",
+log.jsonl (findings). Exit status: 0 if the run is healthy or too short to judge, 1 with findings, 2 for a name without
+a run or a run without indicators.""",
 )
 def doctor(
     run: Annotated[str, Argument(metavar="MODEL|RUN", help="a model's name, its folder, or the folder of a run")],

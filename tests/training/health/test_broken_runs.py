@@ -36,6 +36,7 @@ BROKEN: dict[str, tuple[str, ObjectiveSettings, dict[str, Any]]] = {
     "rate too high, margin": ("rate-too-high", OBJECTIVES["margin"], {"lr": 0.3, "backbone": FROZEN_NORM}),
     "rate too high, softmax": ("rate-too-high", OBJECTIVES["softmax"], {"lr": 3.0}),
     "rate too high, diverges": ("rate-too-high", OBJECTIVES["ms"], {"optimizer": Optimizer("sgd", 1e4)}),
+    "rate too low, margin": ("rate-too-low", OBJECTIVES["margin"], {"lr": 1e-6}),
     "hard mining only, triplet": ("hard-mining", settings("triplet", "hard"), {}),
     "hard mining only, contrastive": ("hard-mining", settings("contrastive", "hard"), {}),
     "one class per batch, triplet": ("one-class-batch", settings("triplet"), ONE_CLASS),

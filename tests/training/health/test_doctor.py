@@ -37,7 +37,7 @@ def test_a_healthy_run_ends_with_0_and_a_finding_with_1(tmp_path: Path, capsys: 
     assert main(["doctor", str(run(tmp_path / "healthy"))]) == 0
     printed = capsys.readouterr().out
     assert "spread" in printed
-    assert "cannot be judged" in printed, "two epochs do not show whether a run learns"
+    assert "oo short to judge" in printed, "two epochs do not show whether a run learns"
     assert main(["doctor", str(run(tmp_path / "broken", **ONE_CLASS))]) == 1
     assert "batch.per_class" in capsys.readouterr().out
 
@@ -173,11 +173,14 @@ def test_the_bars_of_a_curve() -> None:
 HEALTHY = {"spread": 0.9, "separation": 0.95, "active": 0.5, "tuples": 9, "violation": 0.1, "update": {"trunk": 0.01}}
 
 
-def history(start: dict[str, Any] | None = None, recall: float | None = 0.9, **values: Any) -> History:
+def history(
+    start: dict[str, Any] | None = None, recall: float | None = 0.9, steps: int = 200, **values: Any
+) -> History:
+    """Return six epochs, by default long enough that a run should have learnt."""
     scores = {} if recall is None else {"validation_recall_at_1": recall}
     begun = {"trunk_recall_at_1": 0.5, "held_out_images": 400, "held_out_chance": 0.05, "spread": 0.4, **(start or {})}
     records = [
-        {"epoch": epoch, "steps": 20, "loss": 1.0, **scores, "indicators": {**HEALTHY, **values}}
+        {"epoch": epoch, "steps": steps, "loss": 1.0, **scores, "indicators": {**HEALTHY, **values}}
         for epoch in range(1, 7)
     ]
     return History([{**records[0], "start": begun}, *records[1:]], {"schedule": {"epochs": 6}})
@@ -197,8 +200,9 @@ def test_rules_at_their_edges() -> None:
     assert codes(history(recall=0.4)) == ["worse-than-start"]
     assert codes(history(recall=0.48)) == []  # within two standard errors
     assert codes(history(recall=None)) == []
-    assert codes(history(recall=None, separation=0.52)) == ["wrong-labels"]
-    assert codes(history(recall=0.06)) == ["wrong-labels"]
+    assert codes(history(recall=None, separation=0.52)) == ["nothing-learnt"]
+    assert codes(history(recall=0.5, separation=0.55)) == ["nothing-learnt"]
+    assert codes(history(recall=0.6, separation=0.55)) == []  # better than the trunk
     assert codes(history(recall=0.5, separation=0.6, update={"trunk": 1e-6})) == ["rate-too-low"]
     assert codes(history(active=1.0, violation=1.2)) == ["margin-too-large"]
     assert codes(history(active=1.0, own_proxy=0.95, violation=None)) == ["margin-too-large"]
@@ -212,10 +216,46 @@ def test_rules_at_their_edges() -> None:
     assert codes(history(separation=0.7, update={"trunk": 0.01, "loss": 0.5})) == []
 
 
-def test_a_short_run_is_not_judged() -> None:
-    short = history(recall=0.05, separation=0.5)
-    assert codes(dataclasses.replace(short, records=short.records[:2])) == []
-    assert codes(dataclasses.replace(short, recipe={"schedule": {"epochs": 100}})) == []
+def test_labels_are_wrong_if_no_network_is_better_than_chance() -> None:
+    untrained = {"trunk_recall_at_1": 0.06}
+    assert codes(history(untrained, recall=0.06)) == ["wrong-labels"]
+    assert codes(history(untrained, recall=0.06, steps=10)) == ["wrong-labels"]
+    assert codes(history(recall=0.06)) == ["worse-than-start"]  # the trunk tells classes apart: their labels are right
+    assert codes(history({**untrained, "held_out_images": 60}, recall=0.06, steps=10)) == []  # too few to tell
+
+
+def test_the_more_specific_cause_is_named() -> None:
+    no_label_fits: dict[str, Any] = {"start": {"trunk_recall_at_1": 0.06}, "recall": 0.06, "separation": 0.5}
+    far: dict[str, Any] = {"active": 1.0, "violation": 1.8}
+    hard: dict[str, Any] = {"hard_negatives": 1.0, "spread": 0.005, "active": 1.0}
+    assert codes(history(**no_label_fits, **far)) == ["margin-too-large"]
+    assert codes(history(**no_label_fits, **{**far, **hard})) == ["hard-mining"]
+    assert codes(history(**no_label_fits, **{**far, **hard, "update": {"trunk": 0.2}})) == ["rate-too-high"]
+    assert codes(history(recall=0.5, separation=0.55, dead_proxies=0.5, update={"trunk": 1e-6})) == ["rate-too-low"]
+
+
+def test_what_a_run_has_learnt_is_judged_after_more_steps_than_its_state() -> None:
+    unlearnt: dict[str, Any] = {"recall": 0.3, "separation": 0.55, "dead_proxies": 0.5, "spread": 0.001}
+    assert codes(history(**unlearnt)) == ["collapsed", "dead-proxies", "worse-than-start", "nothing-learnt"]
+    short = history(**unlearnt, steps=100)
+    assert (codes(short), short.judged) == ([], False)
+    shared = [{**record, "tasks": {"class": 100, "auxiliary": 100}} for record in history(**unlearnt).records]
+    assert codes(dataclasses.replace(short, records=shared)) == []  # steps of another task do not count
+    assert codes(history(recall=0.4, steps=10)) == ["worse-than-start"]  # it tells its training classes apart
+    lagging = {"schedule": {"epochs": 6, "average": 0.99}}  # what is measured is an average of 100 steps
+    assert codes(dataclasses.replace(history(recall=0.4, steps=10), recipe=lagging)) == []
+    assert codes(history(active=1.0, violation=1.2, separation=0.5, steps=10)) == ["margin-too-large"]
+
+
+def test_a_run_that_gains_is_judged_early() -> None:
+    assert history(recall=0.8, separation=0.7, steps=1).judged
+    assert not history(recall=0.52, separation=0.7, steps=1).judged
+
+
+def test_a_run_before_half_of_its_schedule_is_not_judged() -> None:
+    begun = history({"trunk_recall_at_1": 0.05}, recall=0.05, separation=0.5, active=1.0, violation=1.8)
+    assert codes(dataclasses.replace(begun, records=begun.records[:2])) == []
+    assert codes(dataclasses.replace(begun, recipe={"schedule": {"epochs": 100}})) == []
     assert codes(History([], {})) == []
 
 
