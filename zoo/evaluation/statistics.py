@@ -42,9 +42,9 @@ ONE_SEED = "over classes only; another seed is not in it"
 
 VERDICT_RULE = (
     'Differences are paired. "Better" (higher) and "worse": Holm\'s p of the two-sided t-test is below .05. '
-    '"Equivalent": Holm\'s p of the two one-sided tests (TOST) against the margin, which was stated before, is below .05; this goes '
-    "before the other two. All else is undecided; beside it is the smallest difference that is found with 80 % power. "
-    "Intervals cover 95 %, each for itself; p is adjusted within its family."
+    '"Equivalent": Holm\'s p of the two one-sided tests (TOST) against the margin, which was stated before, is below '
+    ".05; this goes before the other two. All else is undecided; beside it is the smallest difference that is found "
+    "with 80 % power. Intervals cover 95 %, each for itself; p is adjusted within its family."
 )
 
 

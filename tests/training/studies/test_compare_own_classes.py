@@ -96,3 +96,25 @@ def test_a_measurement_keeps_the_scores_of_its_classes(tmp_path: Path) -> None:
     assert kept["queries"] == (15, 10, 5)
     for metric in ("recall_at_1", "map_at_r"):
         assert np.average(kept[metric], weights=kept["queries"]) == pytest.approx(result.metrics[metric], abs=1e-6)
+
+
+def test_seeds_and_classes_verdicts_and_margins_are_printed(own_zoo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two seeds of each: differences of .1 in every class and seed have no error, others are undecided."""
+    for seed in (1, 2):
+        measured(own_zoo, f"first-seed{seed}", seed, [0.5, 0.25, 0.7, 0.9])
+        measured(own_zoo, f"second-seed{seed}", seed, [0.6, 0.35, 0.8, 1])
+        measured(own_zoo, f"third-seed{seed}", seed, [0.9, 0.05, 0.6, 1])
+    words = ["benchmark", "models", "--dataset", "cub", "--against", "first", "--metric", "recall_at_1"]
+    assert main([*words, "--json"]) == 0
+    rows = {row["name"]: row["difference"] for row in json.loads(capsys.readouterr().out)}
+    assert rows["first"] is None
+    assert (rows["second"]["verdict"]["word"], rows["second"]["verdict"]["family"]) == ("better", 2)
+    assert (rows["second"]["estimate"]["over"], rows["second"]["note"]) == ("seeds and classes", "")
+    third = rows["third"]["verdict"]
+    assert third["word"] == "undecided"
+    assert main(words) == 0
+    assert f"(detectable: {third['detectable']:.4f})" in " ".join(capsys.readouterr().out.split())
+    assert main([*words, "--margin", "recall_at_1=.2", "--json"]) == 0
+    rows = {row["name"]: row["difference"] for row in json.loads(capsys.readouterr().out)}
+    assert rows["second"]["verdict"]["word"] == "equivalent"
+    assert main([*words, "--margin", "map_at_r=.2"]) == 2

@@ -16,13 +16,13 @@ from tests.training.studies.toys import SCORES, finish
 from tests.zoo.report.test_model import Reader
 from training.recipes.common import TRUNKS
 from training.studies.papers import find_study
-from training.studies.plan import Plan
+from training.studies.plan import Plan, read_plan, write_plan
 from training.studies.render import as_html, as_markdown, to_json, write_report
 from training.studies.report import build_report, published_score
 from training.studies.results import value_of
-from training.studies.statistics import HOLDS
+from training.studies.statistics import FAILS, HOLDS
 from training.studies.study import DECAY, MAP_AT_R, R1, Arm, Measure, resolve_recipes, supports
-from zoo.errors import TrainingError
+from zoo.errors import TrainingError, UsageError
 from zoo.evaluation.statistics import BETTER, EQUIVALENT, UNDECIDED, WORSE
 from zoo.files import write_json
 from zoo.models.published import published_tables
@@ -290,3 +290,24 @@ def test_the_studies_that_published_numbers_name_measure_them() -> None:
             sum(heads) or random or (int(reduced) if reduced.isdigit() else TRUNKS[score.backbone][1] * len(recipes))
         )
         assert {recipe.backbone.name for recipe in recipes} == {score.backbone}
+
+
+def test_a_margin_of_the_plan_makes_arms_equivalent_and_cannot_change(plan: Plan, tmp_path: Path) -> None:
+    """Contrastive is .04 to .05 above margin: better without a margin, and equivalent within .2."""
+    for margins, word, claim in (((), BETTER, HOLDS), (("recall_at_1=.2",), EQUIVALENT, FAILS)):
+        stated = dataclasses.replace(plan, margins=margins)
+        report = build_report(stated, tmp_path)
+        row = next(row for row in report.rows if (row.arm, row.measure) == ("contrastive", R1))
+        assert row.verdict is not None
+        assert (row.verdict.word, row.verdict.family) == (word, 1)
+        assert (report.claims[0].tests.word, report.claims[0].verdict) == (word, claim)
+        assert json.loads(json.dumps(to_json(report)))["margins"] == list(margins)
+        assert all(("recall_at_1 0.2" in text) == bool(margins) for text in (as_markdown(report), as_html(report)))
+    (tmp_path / "begun").mkdir()
+    assert write_plan(stated, tmp_path / "begun").margins == ("recall_at_1=.2",)
+    assert read_plan(tmp_path / "begun").margins == ("recall_at_1=.2",)
+    with raises(TrainingError, "other-study"):
+        write_plan(plan, tmp_path / "begun")
+    for margin, code in (("nmi=.1", "unknown-name"), ("recall_at_1", "invalid-value")):
+        with raises(UsageError, code):
+            dataclasses.replace(plan, margins=(margin,))
