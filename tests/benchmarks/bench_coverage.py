@@ -1,4 +1,4 @@
-"""How often 95 % intervals over seeds and classes contain the truth.
+"""The share of 95 % intervals over seeds and classes that contain the truth.
 
 Scores by seed and class are drawn from the model of zoo/evaluation/statistics.py with a true mean of 0, at 3 and 8
 seeds and 100 classes of unlike sizes. The deviation over seeds is that of the choice of classes, times a ratio. Beside
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from zoo.console import print_table
-from zoo.evaluation.statistics import ClassTable, estimate
+from zoo.evaluation.statistics import ScoresByClass, estimate
 from zoo.render import Table
 
 DRAWS, CLASSES = 4000, 100
@@ -23,12 +23,12 @@ REST = 1.0
 """Deviation of a class between seeds over that between classes."""
 
 
-def tables(seeds: int, ratio: float, draws: int, rng: np.random.Generator) -> Iterator[ClassTable]:
+def tables(seeds: int, ratio: float, draws: int, rng: np.random.Generator) -> Iterator[ScoresByClass]:
     """Yield tables of the truth 0, whose deviation over seeds is `ratio` times that of a mean over classes."""
     for _ in range(draws):
         queries = rng.integers(10, 61, CLASSES).astype(float)
         over_seeds = rng.normal(0, ratio / math.sqrt(CLASSES), (seeds, 1))
-        yield ClassTable(over_seeds + rng.normal(0, 1, CLASSES) + rng.normal(0, REST, (seeds, CLASSES)), queries)
+        yield ScoresByClass(over_seeds + rng.normal(0, 1, CLASSES) + rng.normal(0, REST, (seeds, CLASSES)), queries)
 
 
 def coverage(seeds: int, ratio: float, draws: int, rng: np.random.Generator) -> tuple[float, float, float, float]:
@@ -37,7 +37,7 @@ def coverage(seeds: int, ratio: float, draws: int, rng: np.random.Generator) -> 
     for table in tables(seeds, ratio, draws, rng):
         means = (table.scores @ table.queries / table.queries.sum()).tolist()
         both, over_seeds = estimate(means, table), estimate(means)
-        over_classes = estimate([both.mean], ClassTable(table.scores.mean(0, keepdims=True), table.queries))
+        over_classes = estimate([both.mean], ScoresByClass(table.scores.mean(0, keepdims=True), table.queries))
         halves = [one.half or 0.0 for one in (both, over_seeds, over_classes)]
         found += np.abs(both.mean) <= np.array([*halves, math.hypot(*halves[1:])])
     both_share, seeds_share, classes_share, squares = (found / draws).tolist()

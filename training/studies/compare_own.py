@@ -25,7 +25,7 @@ from training.studies.statistics import difference_bounds
 from zoo.data.dataset import FOLDER, split_title
 from zoo.errors import UsageError, command, nearest
 from zoo.evaluation.evaluate import METRICS
-from zoo.evaluation.statistics import ClassTable, Estimate, Verdict, class_table, estimate, judge, subtract
+from zoo.evaluation.statistics import Estimate, ScoresByClass, Verdict, class_table, estimate, judge, subtract
 from zoo.models.results import read_class_scores
 
 
@@ -205,14 +205,14 @@ def _score_difference(
             paired[base.seed if run.seedless else run.seed] = result, other
     bounds = difference_bounds(metric)
     if paired:
-        own, others = zip(*paired.values(), strict=True)
+        own, others = map(list, zip(*paired.values(), strict=True))
         values = [mine - other for mine, other in zip(_values(own, metric), _values(others, metric), strict=True)]
         found = estimate(values, subtract(_class_table(own, metric), _class_table(others, metric)), bounds)
         return ScoreDifference(found, tuple(paired), note=found.note)
     # Other seeds are not paired, but the classes that both were measured on are.
     own, others = ([result for _, result in side] for side in (measurements, base_measurements))
     tables = [_class_table(results, metric) for results in (own, others)]
-    table = subtract(*(table and ClassTable(table.scores.mean(0, keepdims=True), table.queries) for table in tables))
+    table = subtract(*(table and ScoresByClass(table.scores.mean(0, keepdims=True), table.queries) for table in tables))
     if table is None or len(table.queries) < 2 or len(alike) < len(own) * len(others):
         return None
     difference = statistics.fmean(_values(own, metric)) - statistics.fmean(_values(others, metric))
@@ -224,7 +224,7 @@ def _values(results: Sequence[Record], metric: str) -> list[float]:
     return [float(result["metrics"][metric]) for result in results]
 
 
-def _class_table(results: Sequence[Record], metric: str) -> ClassTable | None:
+def _class_table(results: Sequence[Record], metric: str) -> ScoresByClass | None:
     return class_table([read_class_scores(result) for result in results], metric)
 
 

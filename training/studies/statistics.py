@@ -17,8 +17,8 @@ from zoo.evaluation.statistics import (
     UNDECIDED,
     WORSE,
     Bounds,
-    ClassTable,
     Estimate,
+    ScoresByClass,
     Verdict,
     class_table,
     estimate,
@@ -83,7 +83,7 @@ def paired_difference(
     return estimate([ours[seed] - theirs[seed] for seed in common], table, difference_bounds(metric))
 
 
-def _table(seeds: Sequence[int], metric: str, measured: Measured) -> ClassTable | None:
+def _table(seeds: Sequence[int], metric: str, measured: Measured) -> ScoresByClass | None:
     if len(seeds) < 2:
         return None
     return class_table([read_class_scores(measured.get(seed, {})) for seed in seeds], metric)

@@ -48,7 +48,7 @@ VERDICT_RULE = (
 )
 
 
-class ClassTable(NamedTuple):
+class ScoresByClass(NamedTuple):
     """Scores by seed and class, float64 [seeds, classes], and the number of queries of each class."""
 
     scores: np.ndarray
@@ -84,7 +84,7 @@ class Estimate:
 
     @property
     def note(self) -> str:
-        """What the interval leaves out; "" if it has several seeds, or there is none."""
+        """The remark that the interval leaves out the seed; "" for other intervals, and without one."""
         return ONE_SEED if self.over == CLASSES else ""
 
 
@@ -138,19 +138,19 @@ def class_scores(values: Mapping[str, np.ndarray], names: Any, metrics: Sequence
     return {QUERIES: tuple(queries.tolist()), **means}
 
 
-def class_table(scores: Sequence[Mapping[str, Sequence[float]] | None], metric: str) -> ClassTable | None:
+def class_table(scores: Sequence[Mapping[str, Sequence[float]] | None], metric: str) -> ScoresByClass | None:
     """Return the `class_scores` of each seed as one table; None unless all are of the same queries."""
     known = [one for one in scores if one is not None and metric in one]
     if not known or len(known) < len(scores) or any(tuple(one[QUERIES]) != tuple(known[0][QUERIES]) for one in known):
         return None
-    return ClassTable(np.array([one[metric] for one in known], np.float64), np.array(known[0][QUERIES], np.float64))
+    return ScoresByClass(np.array([one[metric] for one in known], np.float64), np.array(known[0][QUERIES], np.float64))
 
 
-def subtract(first: ClassTable | None, second: ClassTable | None) -> ClassTable | None:
+def subtract(first: ScoresByClass | None, second: ScoresByClass | None) -> ScoresByClass | None:
     """Return the differences of two tables of the same seeds; None unless both are of the same queries."""
     if first is None or second is None or not np.array_equal(first.queries, second.queries):
         return None
-    return ClassTable(first.scores - second.scores, first.queries)
+    return ScoresByClass(first.scores - second.scores, first.queries)
 
 
 def difference_over_classes(
@@ -167,7 +167,7 @@ def difference_over_classes(
     return estimate([float(table.scores[0] @ table.queries / table.queries.sum())], table, SIGNED)
 
 
-def estimate(values: Sequence[float], table: ClassTable | None = None, bounds: Bounds = UNBOUNDED) -> Estimate:
+def estimate(values: Sequence[float], table: ScoresByClass | None = None, bounds: Bounds = UNBOUNDED) -> Estimate:
     """Return the mean of scores, or of paired differences, with its 95 % interval over seeds and classes.
 
     Args:
@@ -371,7 +371,7 @@ def partial_correlation(a: Sequence[float], b: Sequence[float], given: Sequence[
     left = sides - controls @ np.linalg.lstsq(controls, sides, rcond=None)[0]
     if np.any(np.linalg.norm(left, axis=0) <= 1e-12 * np.linalg.norm(sides, axis=0)):
         return None
-    r = float(np.clip(np.corrcoef(left.T)[0, 1], -1, 1))
+    r = float(np.clip(left[:, 0] @ left[:, 1] / np.linalg.norm(left, axis=0).prod(), -1, 1))
     half = statistics.NormalDist().inv_cdf(1 - ALPHA / 2) / math.sqrt(degrees)
     centre = math.atanh(r) if abs(r) < 1 else math.copysign(math.inf, r)
     return Estimate(len(sides), r, interval=(math.tanh(centre - half), math.tanh(centre + half)), over="pairs")

@@ -303,11 +303,10 @@ def test_a_margin_of_the_plan_makes_arms_equivalent_and_cannot_change(plan: Plan
         assert (report.claims[0].tests.word, report.claims[0].verdict) == (word, claim)
         assert json.loads(json.dumps(to_json(report)))["margins"] == list(margins)
         assert all(("recall_at_1 0.2" in text) == bool(margins) for text in (as_markdown(report), as_html(report)))
-    (tmp_path / "begun").mkdir()
-    assert write_plan(stated, tmp_path / "begun").margins == ("recall_at_1=.2",)
-    assert read_plan(tmp_path / "begun").margins == ("recall_at_1=.2",)
+    begun = Plan(find_study("claims/rho"), "glyphs", 1, margins=("recall_at_1=.2",))
+    assert write_plan(begun, tmp_path / "begun") == read_plan(tmp_path / "begun") == begun
     with raises(TrainingError, "other-study"):
-        write_plan(plan, tmp_path / "begun")
+        write_plan(dataclasses.replace(begun, margins=()), tmp_path / "begun")
     for margin, code in (("nmi=.1", "unknown-name"), ("recall_at_1", "invalid-value")):
         with raises(UsageError, code):
             dataclasses.replace(plan, margins=(margin,))

@@ -20,8 +20,8 @@ from zoo.evaluation.statistics import (
     SIGNED,
     UNDECIDED,
     WORSE,
-    ClassTable,
     Estimate,
+    ScoresByClass,
     adjust_holm,
     class_scores,
     class_table,
@@ -64,7 +64,7 @@ def test_seeds_and_classes_agree_with_loops(seeds: int, spread: float) -> None:
     scores = DRAW.normal(0, spread, (seeds, 1)) + DRAW.normal(0, 1, (seeds, 20)) + DRAW.normal(0, 1, 20)
     queries = DRAW.integers(1, 9, 20)
     mean, error, freedom = loop_estimate(scores, queries)
-    found = estimate((scores @ queries / queries.sum()).tolist(), ClassTable(scores, queries))
+    found = estimate((scores @ queries / queries.sum()).tolist(), ScoresByClass(scores, queries))
     assert (found.n, found.mean, found.over) == (seeds, pytest.approx(mean), "seeds and classes")
     assert (found.error, found.freedom) == (pytest.approx(error), pytest.approx(freedom))
     assert found.interval == pytest.approx(stats.t.interval(0.95, freedom, mean, error))
@@ -72,7 +72,7 @@ def test_seeds_and_classes_agree_with_loops(seeds: int, spread: float) -> None:
 
 def test_seeds_and_classes_by_hand() -> None:
     """Two seeds and two classes: mean squares .25, 1 and 0, so that V = 1.25 / 4 and f = 1.25^2 / (.0625 + 1)."""
-    found = estimate([0.75, 1.25], ClassTable(np.array([[0.25, 1.25], [0.75, 1.75]]), np.array([5.0, 5.0])))
+    found = estimate([0.75, 1.25], ScoresByClass(np.array([[0.25, 1.25], [0.75, 1.75]]), np.array([5.0, 5.0])))
     assert (found.mean, found.error) == (1.0, pytest.approx(math.sqrt(1.25 / 4)))
     assert found.freedom == pytest.approx(1.25**2 / 1.0625)
 
@@ -80,7 +80,7 @@ def test_seeds_and_classes_by_hand() -> None:
 @pytest.mark.parametrize("n", [2, 3, 31])
 def test_without_classes_it_is_students_t_over_seeds(n: int) -> None:
     values = DRAW.normal(0.6, 0.02, n)
-    for table in (None, ClassTable(values[:, None], np.array([7.0]))):
+    for table in (None, ScoresByClass(values[:, None], np.array([7.0]))):
         found = estimate(values.tolist(), table)
         assert found.interval == pytest.approx(stats.t.interval(0.95, n - 1, values.mean(), stats.sem(values)))
         assert (found.n, found.over, found.sd) == (n, "seeds", pytest.approx(values.std(ddof=1)))
@@ -89,7 +89,7 @@ def test_without_classes_it_is_students_t_over_seeds(n: int) -> None:
 
 def test_one_seed_is_students_t_over_classes_and_says_so() -> None:
     values = DRAW.normal(0.6, 0.1, 12)
-    found = estimate([float(values.mean())], ClassTable(values[None], np.full(12, 3.0)))
+    found = estimate([float(values.mean())], ScoresByClass(values[None], np.full(12, 3.0)))
     assert found.interval == pytest.approx(stats.t.interval(0.95, 11, values.mean(), stats.sem(values)))
     assert (found.over, "another seed" in found.note) == ("classes", True)
     assert estimate([0.1, 0.2]).note == ""
