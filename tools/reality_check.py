@@ -30,10 +30,12 @@ from training.recipe import Recipe
 from training.studies.plan import read_plan
 from training.studies.render import command_of, fact_text
 from training.studies.report import ClaimResult, Report, build_report
-from training.studies.statistics import FAILS, HOLDS, UNDECIDED, Summary, sided_verdict
+from training.studies.statistics import FAILS, HOLDS
 from training.studies.study import DECAY, MAP_AT_R, R1
 from training.studies.trends import TrendEstimate
 from training.trainer import fit
+from zoo.console import interval_text
+from zoo.evaluation.statistics import BETTER, UNDECIDED, WORSE, Estimate, Verdict, partial_correlation
 from zoo.files import read_json, write_bytes, write_json
 from zoo.render import Table, replace_parts
 
@@ -59,17 +61,21 @@ class Objective:
         decay: Spectral decay on the training classes; None where the embeddings cannot fill their dimension.
         difference: R@1 less that of the baseline, on the seeds of both; None for the baseline.
         map_difference: MAP@R less that of the baseline, likewise.
+        verdict: On the first difference, in the family of all objectives; None for the baseline.
+        map_verdict: On the second, likewise.
         cost: Seconds per step over the baseline's; None if not measured.
     """
 
     name: str
     year: int
     rate: float | None
-    r1: Summary
-    map_at_r: Summary
-    decay: Summary | None
-    difference: Summary | None
-    map_difference: Summary | None
+    r1: Estimate
+    map_at_r: Estimate
+    decay: Estimate | None
+    difference: Estimate | None
+    map_difference: Estimate | None
+    verdict: Verdict | None
+    map_verdict: Verdict | None
     cost: float | None
 
 
@@ -117,6 +123,8 @@ def read_objectives(report: Report, times: Mapping[str, float]) -> list[Objectiv
             None if arm in low_rank else rows[arm, DECAY].value,
             rows[arm, R1].difference,
             rows[arm, MAP_AT_R].difference,
+            rows[arm, R1].verdict,
+            rows[arm, MAP_AT_R].verdict,
             times[arm] / times[BASELINE] if times else None,
         )
         for arm in dict.fromkeys(row.arm for row in report.rows)
@@ -124,30 +132,32 @@ def read_objectives(report: Report, times: Mapping[str, float]) -> list[Objectiv
     return sorted(objectives, key=lambda objective: -objective.r1.mean)
 
 
-def points(value: Summary | None, sign: str = "") -> list[str]:
-    """Return a mean and its interval in points; one seed has no interval."""
+def fractions(value: Estimate | None, sign: str = "") -> list[str]:
+    """Return a mean and its interval; one seed has no interval."""
     if value is None:
         return ["", ""]
-    interval = value.interval and " to ".join(f"{100 * bound:{sign}.1f}" for bound in value.interval)
-    return [f"{100 * value.mean:{sign}.1f}", interval or ""]
+    return [f"{value.mean:{sign}.3f}", interval_text(value.interval, sign, 3)]
 
 
 def score_table(objectives: Sequence[Objective]) -> str:
-    """Return one row per objective: scores in points with 95 % intervals, difference to the baseline, cost, decay."""
-    head = ("objective", "year", "R@1", "95 %", f"minus {BASELINE}", "95 %", "MAP@R", f"minus {BASELINE}", "95 %")
+    """Return one row per objective: scores with 95 % intervals, difference to the baseline, Holm's p, cost, decay."""
+    less = (f"minus {BASELINE}", "95 %", "p (Holm)")
+    head = ("objective", "year", "R@1", "95 %", *less, "MAP@R", *less)
     rows = []
     for one in objectives:
         scores = [
-            *points(one.r1),
-            *points(one.difference, "+"),
-            points(one.map_at_r)[0],
-            *points(one.map_difference, "+"),
+            *fractions(one.r1),
+            *fractions(one.difference, "+"),
+            one.verdict.p_text if one.verdict else "",
+            fractions(one.map_at_r)[0],
+            *fractions(one.map_difference, "+"),
+            one.map_verdict.p_text if one.map_verdict else "",
         ]
         rate = "" if one.rate is None else f"{one.rate:g}"
         decay = "" if one.decay is None else f"{one.decay.mean:.3f}"
         cost = "" if one.cost is None else f"{one.cost:.2f}"
         rows.append([f"`{one.name}`", str(one.year), *scores, rate, cost, decay])
-    return Table((*head, "rate", "time of a step", "spectral decay"), rows, range(1, 12)).markdown()
+    return Table((*head, "rate", "time of a step", "spectral decay"), rows, range(1, 14)).markdown()
 
 
 def fact_list(
@@ -156,9 +166,9 @@ def fact_list(
     """Return the counts, trends and the correlation that the page states."""
     others = [one for one in objectives if one.difference is not None]
     lines = []
-    for metric, of in (("R@1", lambda one: one.difference), ("MAP@R", lambda one: one.map_difference)):
-        above = [one.name for one in others if sided_verdict(of(one)) == HOLDS]
-        below = [one.name for one in others if sided_verdict(of(one), lower=True) == HOLDS]
+    for metric, of in (("R@1", lambda one: one.verdict), ("MAP@R", lambda one: one.map_verdict)):
+        above = [one.name for one in others if of(one).word == BETTER]
+        below = [one.name for one in others if of(one).word == WORSE]
         rest = len(others) - len(above) - len(below)
         lines.append(
             f"- By {metric} {_named(above)} beat `{BASELINE}`, {_named(below)} stay behind it, and for {rest} of "
@@ -166,8 +176,8 @@ def fact_list(
         )
     best, worst = objectives[0], objectives[-1]
     lines.append(
-        f"- From `{worst.name}` to `{best.name}` R@1 rises by {100 * (best.r1.mean - worst.r1.mean):.1f} points; the "
-        f"middle half of the objectives spans {_middle_half(objectives):.1f} points."
+        f"- From `{worst.name}` to `{best.name}` R@1 rises by {best.r1.mean - worst.r1.mean:.3f}; the middle half "
+        f"of the objectives spans {_middle_half(objectives):.3f}."
     )
     lines += _alike_lines([claim for claim in claims if claim.claim.within])
     lines += [_trend_line(trend) for trend in trends if trend.slope is not None]
@@ -181,9 +191,9 @@ def _trend_line(estimate: TrendEstimate) -> str:
     metric = "R@1" if estimate.trend.measure == R1 else "MAP@R"
     low, high = slope.interval or (slope.mean, slope.mean)
     return (
-        f"- Newer objectives have a higher {metric}: {estimate.verdict}. It changes by {100 * slope.mean:+.2f} points "
-        f"per year of the paper ({100 * low:+.2f} to {100 * high:+.2f} over seeds, {100 * over_arms[0]:+.2f} to "
-        f"{100 * over_arms[1]:+.2f} over objectives)."
+        f"- Newer objectives have a higher {metric}: {estimate.verdict}. It changes by {slope.mean:+.4f} per year "
+        f"of the paper ({low:+.4f} to {high:+.4f} over seeds, {over_arms[0]:+.4f} to {over_arms[1]:+.4f} over "
+        "objectives)."
     )
 
 
@@ -194,40 +204,40 @@ def _alike_lines(claims: Sequence[ClaimResult]) -> list[str]:
     close, apart, rest = (
         [claim.claim.better for claim in claims if claim.verdict == verdict] for verdict in (HOLDS, FAILS, UNDECIDED)
     )
-    within = 100 * (claims[0].claim.within or 0)
+    within = claims[0].claim.within or 0
     return [
-        f"- The losses of Reality, here untuned, lie within {within:g} points of `{BASELINE}`: {_named(close)} do, "
+        f"- The losses of Reality, here untuned, lie within {within:g} of `{BASELINE}`: {_named(close)} do, "
         f"{_named(apart)} do not, {_named(rest)} are undecided."
     ]
 
 
-def _correlation(objectives: Sequence[Objective]) -> tuple[float, float, float, int] | None:
-    """Return Pearson's correlation of R@1 and spectral decay, Fisher's interval, and the number of objectives."""
-    from scipy import stats
-
+def _correlation(objectives: Sequence[Objective]) -> Estimate | None:
+    """Return Pearson's correlation of R@1 and spectral decay over objectives, with Fisher's interval."""
     pairs = [(one.decay.mean, one.r1.mean) for one in objectives if one.decay is not None]
-    if len(pairs) < 4:
-        return None
-    found = stats.pearsonr(*zip(*pairs, strict=True))
-    low, high = found.confidence_interval()
-    return float(found.statistic), float(low), float(high), len(pairs)
+    return partial_correlation([decay for decay, _ in pairs], [r1 for _, r1 in pairs])
 
 
 def _decay_lines(objectives: Sequence[Objective]) -> list[str]:
     """Return the sentences on the correlation of R@1 and spectral decay: of all, and of those near the baseline."""
     every = _correlation(objectives)
-    if every is None:
+    if every is None or every.interval is None:
         return []
-    value, low, high, count = every
+    low, high = every.interval
     verdict = HOLDS if high < 0 else FAILS if low > 0 else UNDECIDED
-    near = _correlation([one for one in objectives if sided_verdict(one.difference, lower=True) != HOLDS])
+    near = _correlation([one for one in objectives if not _is_behind(one)])
     rest = ""
     if near is not None:
-        rest = f" Without those behind `{BASELINE}`: {near[0]:+.2f} ({near[1]:+.2f} to {near[2]:+.2f}, {near[3]})."
+        rest = (
+            f" Without those behind `{BASELINE}`: {near.mean:+.2f} ({interval_text(near.interval, '+', 2)}, {near.n})."
+        )
     return [
         f"- Objectives of lower spectral decay have a higher R@1 (Revisiting, section 5): {verdict}. The correlation "
-        f"is r = {value:+.2f} ({low:+.2f} to {high:+.2f}, Fisher's interval over {count} objectives).{rest}"
+        f"is r = {every.mean:+.2f} ({low:+.2f} to {high:+.2f}, Fisher's interval over {every.n} objectives).{rest}"
     ]
+
+
+def _is_behind(objective: Objective) -> bool:
+    return objective.verdict is not None and objective.verdict.word == WORSE
 
 
 def _decays(objectives: Sequence[Objective]) -> list[float]:
@@ -239,7 +249,7 @@ def _named(names: Sequence[str]) -> str:
 
 
 def _middle_half(objectives: Sequence[Objective]) -> float:
-    low, _, high = statistics.quantiles([100 * one.r1.mean for one in objectives], n=4)
+    low, _, high = statistics.quantiles([one.r1.mean for one in objectives], n=4)
     return high - low
 
 
@@ -264,13 +274,14 @@ def draw(objectives: Sequence[Objective]) -> bytes:
         for place, one in zip(places, objectives, strict=True):
             if (value := of(one)) is not None:
                 low, high = value.interval or (value.mean, value.mean)
-                colour = "#9aa3ad" if of(one) is one.difference and sided_verdict(value) == UNDECIDED else "#1f5fa8"
-                axes.plot([100 * low, 100 * high], [place, place], color=colour, linewidth=1.5)
-                axes.plot(100 * value.mean, place, "o", color=colour, markersize=4)
+                undecided = value is one.difference and one.verdict is not None and one.verdict.word == UNDECIDED
+                colour = "#9aa3ad" if undecided else "#1f5fa8"
+                axes.plot([low, high], [place, place], color=colour, linewidth=1.5)
+                axes.plot(value.mean, place, "o", color=colour, markersize=4)
     panels[1].axvline(0, color="#555555", linewidth=0.8)
     panels[2].barh(places, _decays(objectives), color="#c98a2b")
     panels[3].barh(places, [one.cost or math.nan for one in objectives], color="#7a9e6d")
-    titles = ("R@1, points", f"R@1 minus {BASELINE}'s, points", "spectral decay", f"time of a step ({BASELINE} = 1)")
+    titles = ("R@1", f"R@1 minus {BASELINE}'s", "spectral decay", f"time of a step ({BASELINE} = 1)")
     for axes, title in zip(panels, titles, strict=True):
         axes.set_title(title, fontsize=9)
         axes.tick_params(labelsize=8)

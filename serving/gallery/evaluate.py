@@ -32,10 +32,11 @@ from zoo.data.content import image_sha256
 from zoo.data.dataset import Dataset
 from zoo.data.preprocessing import to_pixels
 from zoo.errors import EvaluationError, ImageError, check_at_least
-from zoo.evaluation import PerQuery, bootstrap_intervals, per_query
+from zoo.evaluation import PerQuery, intervals_over_classes, per_query
 from zoo.evaluation.calibration import Bin, held_out_bins
 from zoo.evaluation.evaluate import search_arguments
 from zoo.evaluation.retrieval import measure_hits
+from zoo.evaluation.statistics import SHARE, SIGNED, Bounds
 from zoo.models.load import load
 from zoo.models.names import find_model
 from zoo.models.onnx_runtime import GRAPH_FILES
@@ -262,8 +263,7 @@ def _in_order_of_items(dataset: Dataset, gallery: Gallery) -> Dataset | None:
 def report(steps: Sequence[Step], joined: bool) -> list[dict[str, Any]]:
     """Return each step's metrics with intervals, and its loss since the previous and since the first step.
 
-    The interval of a loss is of paired differences: the same queries, with classes resampled as in
-    `zoo.evaluation.bootstrap_intervals`.
+    The interval of a loss is of paired differences on the same queries, over classes.
 
     Args:
         steps: The steps in order.
@@ -407,11 +407,11 @@ def _loss(before: Step, after: Step, names: Sequence[str]) -> dict[str, Any]:
     return {
         "since": before.name,
         **{name: float(value.mean()) for name, value in values.items()},
-        "intervals": _intervals(values, after.measured.classes),
+        "intervals": _intervals(values, after.measured.classes, SIGNED),
     }
 
 
-def _intervals(values: dict[str, np.ndarray], classes: np.ndarray) -> dict[str, list[float]]:
+def _intervals(values: dict[str, np.ndarray], classes: np.ndarray, bounds: Bounds = SHARE) -> dict[str, list[float]]:
     if len(np.unique(classes)) < 2:
         return {}
-    return {name: list(bounds) for name, bounds in bootstrap_intervals(values, classes).items()}
+    return {name: list(ends) for name, ends in intervals_over_classes(values, classes, bounds).items()}

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import numpy as np
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
+from starlette.convertors import StringConvertor, register_url_convertor
 
 from serving.dependencies import Collection, CollectionDep, CpuQueueDep, ItemIdDep
 from serving.duplicates.lookup import Copy, folder_store
@@ -50,6 +51,15 @@ from serving.schemas import (
 )
 from zoo.errors import ImageError, ItemNotFoundError
 
+
+class _ItemConvertor(StringConvertor):
+    """Part of a path that may be an item's id: /items/bulk takes no other method than its own."""
+
+    regex = "(?!bulk$)(?!bulk/)[^/]+"
+
+
+register_url_convertor("item", _ItemConvertor())
+
 router = APIRouter(strict_content_type=False)
 NAMED = 5
 """Copies that a warning names."""
@@ -85,13 +95,13 @@ async def items(
     return await collection.call(page)
 
 
-@router.get("/items/{id}", summary="One item", responses=READING | refusals(404))
+@router.get("/items/{id:item}", summary="One item", responses=READING | refusals(404))
 async def item(collection: CollectionDep, item_id: ItemIdDep) -> ItemInfo:
     return await collection.call(lambda searcher: item_info(searcher.gallery.store.item(item_id), collection))
 
 
 @router.get(
-    "/items/{id}/thumbnail",
+    "/items/{id:item}/thumbnail",
     summary="A small picture of the item",
     response_class=Response,
     responses=READING
@@ -120,7 +130,7 @@ async def thumbnail(request: Request, collection: CollectionDep, item_id: ItemId
     return Response(picture.data, media_type=picture.media_type, headers=headers)
 
 
-@router.get("/items/{id}/duplicates", summary="Copies of an item's picture", responses=READING | refusals(404))
+@router.get("/items/{id:item}/duplicates", summary="Copies of an item's picture", responses=READING | refusals(404))
 async def duplicates(
     collection: CollectionDep,
     item_id: ItemIdDep,
@@ -214,7 +224,7 @@ async def add(request: Request, collection: CollectionDep, cpu_queue: CpuQueueDe
     return JSONResponse(answer.model_dump(), status)
 
 
-@router.patch("/items/{id}", summary="Change an item's label, metadata or key", responses=WRITING | refusals(404, 409))
+@router.patch("/items/{id:item}", summary="Change an item's label, metadata or key", responses=WRITING | refusals(404, 409))
 async def change(collection: CollectionDep, item_id: ItemIdDep, values: ItemChange) -> ChangedItem:
     """Change what the body names; needs a write key. gallery_change is the number of this change, as in GET /stats."""
     fields = {name: getattr(values, name) for name in values.model_fields_set}
@@ -226,7 +236,7 @@ async def change(collection: CollectionDep, item_id: ItemIdDep, values: ItemChan
     return await collection.call(describe)
 
 
-@router.delete("/items/{id}", summary="Remove an item", responses=WRITING | refusals(404))
+@router.delete("/items/{id:item}", summary="Remove an item", responses=WRITING | refusals(404))
 async def remove(collection: CollectionDep, item_id: ItemIdDep) -> Removed:
     """Remove an item; needs a write key."""
     if not await collection.call(lambda searcher: searcher.gallery.remove([item_id])):

@@ -17,7 +17,7 @@ from training.recipe import Recipe
 from training.studies.papers import find_study
 from training.studies.plan import read_plan
 from training.studies.report import Report, build_report
-from training.studies.statistics import Summary
+from zoo.evaluation.statistics import Estimate
 from zoo.files import read_json
 
 TIMES = {"margin": 0.1, "contrastive": 0.2}
@@ -44,15 +44,15 @@ def test_objectives_are_read_from_the_study(folder: Path) -> None:
     assert first.difference.mean == pytest.approx(first.r1.mean - second.r1.mean)
 
 
-def test_the_page_states_scores_in_points_and_what_is_decided(folder: Path) -> None:
+def test_the_page_states_scores_as_fractions_and_what_is_decided(folder: Path) -> None:
     report = report_of(folder)
     objectives = reality_check.read_objectives(report, TIMES)
     empty = "<!-- scores --><!-- end --><!-- facts --><!-- end -->"
     text = reality_check.page(empty, report, objectives)
-    assert "| `contrastive` | 2 | 65.7 |" in text
-    assert "| `margin` | 1 | 61.0 |" in text
+    assert "| `contrastive` | 2 | 0.657 |" in text
+    assert "| `margin` | 1 | 0.610 |" in text
     assert "1 (`contrastive`) beat `margin`" in text
-    assert "rises by 4.7 points" in text
+    assert "rises by 0.047" in text
 
 
 def test_recipes_take_turns_when_their_steps_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +98,7 @@ def test_trends_and_the_correlation_with_decay_are_stated(folder: Path) -> None:
     _, second = reality_check.read_objectives(report_of(folder), TIMES)
     values = ((0.5, 0.8), (0.6, 0.7), (0.7, 0.9), (0.8, 0.2))
     several = [
-        replace(second, name=str(i), r1=replace(second.r1, mean=r1), decay=Summary(3, decay, None, None))
+        replace(second, name=str(i), r1=replace(second.r1, mean=r1), decay=Estimate(3, decay))
         for i, (r1, decay) in enumerate(values)
     ]
     # By hand: the sums of products and squares of the deviations are -.08, .05 and .29; tanh(atanh(r) +- 1.96).
@@ -119,6 +119,6 @@ def test_objectives_without_a_meaningful_decay_and_scores_of_one_seed_have_empty
     once = replace(first, decay=None, r1=replace(first.r1, interval=None))
     row = next(line for line in reality_check.score_table([once, second]).splitlines() if "`contrastive`" in line)
     cells = [cell.strip() for cell in row.strip("|").split("|")]
-    assert cells[2:4] == ["65.7", ""]
+    assert cells[2:4] == ["0.657", ""]
     assert cells[-1] == ""
     assert reality_check.draw([once, second]).startswith(b"\x89PNG")

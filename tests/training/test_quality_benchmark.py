@@ -26,7 +26,7 @@ from training.trainer import fit
 from zoo.data import DATASETS
 from zoo.data.dataset import identify
 from zoo.errors import RecipeError, UsageError
-from zoo.evaluation import bootstrap_intervals
+from zoo.evaluation import intervals_over_classes
 
 TINY = "tiny"
 
@@ -206,7 +206,7 @@ def test_a_score_is_the_mean_over_seeds_with_an_interval_over_classes(tmp_path: 
     assert "a processor" in text
     first = tables.group_records(ours[:1])[0]
     values = {"recall_at_1": np.array([1, 0.5, 0.5, 0, 0, 0])}
-    low, high = bootstrap_intervals(values, np.array([1, 2, 2, 3, 3, 3]))["recall_at_1"]
+    low, high = intervals_over_classes(values, np.array([1, 2, 2, 3, 3, 3]))["recall_at_1"]
     assert tables.score_cells(first, "embedding")[4] == f"{100 * low:.1f} to {100 * high:.1f}"
 
 

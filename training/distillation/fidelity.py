@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from zoo.data.dataset import Dataset
-from zoo.evaluation import Evaluation, bootstrap_intervals, evaluate, nearest_neighbours, per_query
+from zoo.evaluation import Evaluation, evaluate, intervals_over_classes, nearest_neighbours, per_query
 from zoo.evaluation.evaluate import METRICS, search_arguments
 from zoo.evaluation.inputs import retrieval_inputs, unit_rows
 from zoo.evaluation.knn import neighbour_chunks
 from zoo.evaluation.retrieval import PerQuery, build_per_query, measure_hits
+from zoo.evaluation.statistics import SIGNED
 
 NEIGHBOURS = 10
 
@@ -114,5 +115,5 @@ def _evaluation_scores(evaluation: Evaluation) -> dict[str, Score]:
 
 
 def _scores(values: dict[str, np.ndarray], units: np.ndarray) -> dict[str, Score]:
-    bounds = bootstrap_intervals(values, units)
+    bounds = intervals_over_classes(values, units, SIGNED)
     return {name: Score(float(numbers.mean()), *bounds[name]) for name, numbers in values.items()}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,16 +17,17 @@ from training.definitions import outdated
 from training.recipe import without_remarks
 from training.recipes import RECIPES, standard_recipe
 from training.studies.results import RESULTS_FILE, archived_lines, has_results
-from training.studies.statistics import interval_over_seeds, metric_bounds
+from training.studies.statistics import metric_bounds
 from zoo.console import count
 from zoo.data.dataset import FOLDER, WHOLE
 from zoo.errors import UsageError
+from zoo.evaluation.statistics import CLASSES, class_table, estimate
 from zoo.files import complete_lines, read_object
 from zoo.models.baselines import PRETRAINED, WHITENING_HEAD
 from zoo.models.card import TRAINING_DATA, read_training_data
 from zoo.models.catalogue import ModelInfo, list_models
 from zoo.models.published import WHOLE_EMBEDDING, PublishedScore, PublishedTable
-from zoo.models.results import data_title, whitening_note
+from zoo.models.results import data_title, read_class_scores, whitening_note
 from zoo.paths import home
 from zoo.report.model import recalls_of
 
@@ -135,7 +135,7 @@ class MeasuredScore:
         value: The mean over runs.
         sd: The standard deviation over runs, None for a single run.
         interval: 95 %, None where it is not known.
-        over: "seeds" (Student's t of the mean) or, of a single run, "classes" (the bootstrap of its results.json).
+        over: "seeds and classes", "seeds" or, of a single run, "classes": another seed is not in that interval.
         runs: Names of the runs.
         seeds: Their seeds.
         protocol: How the epoch was selected and the score measured.
@@ -293,17 +293,14 @@ def newest_measurements(runs: Iterable[TrainedModel], images: MeasuredImages, me
 def average_measurements(metric: str, measurements: Sequence[Measurement]) -> MeasuredScore:
     """Return the mean of a metric over one or more measurements, one per seed."""
     values = [float(result["metrics"][metric]) for _, result in measurements]
-    several = len(values) > 1
-    interval = (
-        interval_over_seeds(values, metric_bounds(metric))
-        if several
-        else _interval_over_classes(measurements[0][1], metric)
-    )
+    table = class_table([read_class_scores(result) for _, result in measurements], metric)
+    mean = estimate(values, table, metric_bounds(metric))
+    recorded = _interval_over_classes(measurements[0][1], metric) if mean.interval is None else None
     return MeasuredScore(
-        value=statistics.fmean(values),
-        sd=statistics.stdev(values) if several else None,
-        interval=interval,
-        over=None if interval is None else "seeds" if several else "classes",
+        value=mean.mean,
+        sd=mean.sd,
+        interval=mean.interval or recorded,
+        over=CLASSES if recorded else mean.over,
         runs=tuple(run.name for run, _ in measurements),
         seeds=tuple(run.seed for run, _ in measurements),
         protocol="; ".join(

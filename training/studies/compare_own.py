@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from types import MappingProxyType
 from typing import Any
 
 from training.studies.compare import (
@@ -20,10 +21,12 @@ from training.studies.compare import (
     newest_measurements,
     seeds_of,
 )
-from training.studies.statistics import class_interval, difference_bounds, interval_over_seeds
+from training.studies.statistics import difference_bounds
 from zoo.data.dataset import FOLDER, split_title
 from zoo.errors import UsageError, command, nearest
 from zoo.evaluation.evaluate import METRICS
+from zoo.evaluation.statistics import Estimate, ScoresByClass, Verdict, class_table, estimate, judge, subtract
+from zoo.models.results import read_class_scores
 
 
 @dataclass(frozen=True)
@@ -31,16 +34,16 @@ class ScoreDifference:
     """A model's mean minus another's, over their common seeds if they have some.
 
     Attributes:
-        interval: 95 %: over two or more common seeds Student's t of the paired differences; otherwise over classes, by
-            drawing classes of which both were measured; None where neither is possible.
+        estimate: The paired difference with its interval, over classes alone below two common seeds.
         seeds: The common seeds; empty if all seeds of both are averaged.
-        over: "seeds" or "classes", the population of the interval.
+        verdict: In the family of all models by one metric on the same images.
+        note: What the interval leaves out; "" for several common seeds.
     """
 
-    value: float
-    interval: tuple[float, float] | None
+    estimate: Estimate
     seeds: tuple[int | None, ...]
-    over: str | None = None
+    verdict: Verdict | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,7 @@ def own_scores(
     dataset: str | None = None,
     metrics: Sequence[str] = METRICS,
     against: str | None = None,
+    margins: Mapping[str, float] = MappingProxyType({}),
 ) -> list[OwnScore]:
     """Return the measured scores of models, by data set, metric and name. Runs of studies are left out.
 
@@ -81,6 +85,7 @@ def own_scores(
         dataset: Only scores on this data set.
         metrics: Keys of results.json.
         against: The model, or one of its seeds, from which differences are taken.
+        margins: By metric the difference below which two models are equivalent.
 
     Raises:
         UsageError: If no model has a given name, no score has a given metric, or `against` no score on the images of
@@ -101,7 +106,26 @@ def own_scores(
     ]
     if against is not None and base is not None:
         _check_common_images(against, base, rows)
-    return sorted(rows, key=lambda row: (row.images.title, row.images, metrics.index(row.metric), row.name))
+    return sorted(
+        _with_verdicts(rows, margins),
+        key=lambda row: (row.images.title, row.images, metrics.index(row.metric), row.name),
+    )
+
+
+def _with_verdicts(rows: Sequence[OwnScore], margins: Mapping[str, float]) -> list[OwnScore]:
+    """Return the rows with verdicts on their differences; those of one metric on the same images are a family."""
+    judged = [row for row in rows if row.difference is None]
+    families: dict[tuple[MeasuredImages, str], list[tuple[OwnScore, ScoreDifference]]] = {}
+    for row in rows:
+        if row.difference is not None:
+            families.setdefault((row.images, row.metric), []).append((row, row.difference))
+    for (_, metric), family in families.items():
+        verdicts = judge([difference.estimate for _, difference in family], [margins.get(metric)] * len(family))
+        judged += [
+            replace(row, difference=replace(difference, verdict=verdict))
+            for (row, difference), verdict in zip(family, verdicts, strict=True)
+        ]
+    return judged
 
 
 def _check_metrics(metrics: Sequence[str], groups: Sequence[Sequence[TrainedModel]]) -> None:
@@ -179,21 +203,29 @@ def _score_difference(
     for (run, result), (base, other) in alike:
         if run.seed == base.seed or run.seedless or base.seedless:
             paired[base.seed if run.seedless else run.seed] = result, other
-    values = [float(result["metrics"][metric]) - float(other["metrics"][metric]) for result, other in paired.values()]
-    if len(values) > 1:
-        over_seeds = interval_over_seeds(values, difference_bounds(metric))
-        return ScoreDifference(statistics.fmean(values), over_seeds, tuple(paired), "seeds")
+    bounds = difference_bounds(metric)
     if paired:
-        result, other = next(iter(paired.values()))
-        interval = class_interval([result], [other], metric)
-        return ScoreDifference(values[0], interval, tuple(paired), "classes" if interval else None)
+        own, others = map(list, zip(*paired.values(), strict=True))
+        values = [mine - other for mine, other in zip(_values(own, metric), _values(others, metric), strict=True)]
+        found = estimate(values, subtract(_class_table(own, metric), _class_table(others, metric)), bounds)
+        return ScoreDifference(found, tuple(paired), note=found.note)
     # Other seeds are not paired, but the classes that both were measured on are.
     own, others = ([result for _, result in side] for side in (measurements, base_measurements))
-    interval = class_interval(own, others, metric) if len(alike) == len(own) * len(others) else None
-    if interval is None:
+    tables = [_class_table(results, metric) for results in (own, others)]
+    table = subtract(*(table and ScoresByClass(table.scores.mean(0, keepdims=True), table.queries) for table in tables))
+    if table is None or len(table.queries) < 2 or len(alike) < len(own) * len(others):
         return None
-    means = [statistics.fmean(float(result["metrics"][metric]) for result in results) for results in (own, others)]
-    return ScoreDifference(means[0] - means[1], interval, (), "classes")
+    difference = statistics.fmean(_values(own, metric)) - statistics.fmean(_values(others, metric))
+    found = estimate([difference], table, bounds)
+    return ScoreDifference(found, (), note=found.note)
+
+
+def _values(results: Sequence[Record], metric: str) -> list[float]:
+    return [float(result["metrics"][metric]) for result in results]
+
+
+def _class_table(results: Sequence[Record], metric: str) -> ScoresByClass | None:
+    return class_table([read_class_scores(result) for result in results], metric)
 
 
 def _conditions(result: Record) -> tuple[Any, ...]:

@@ -9,10 +9,10 @@ from itertools import groupby
 from typing import Any
 
 from training.studies.compare import Comparison, MeasuredImages, MeasuredScore, TrainedModel
-from training.studies.statistics import correlation_triangle, pearson
 from training.studies.study import DRAWN_DECAY, R1
 from zoo.console import count, interval_text, score_text, table_text
 from zoo.data.dataset import split_title
+from zoo.evaluation.statistics import CLASSES, ONE_SEED, correlation_triangle, pearson
 from zoo.models.names import find_model
 from zoo.models.published import PublishedScore, PublishedTable
 from zoo.render import Table
@@ -46,7 +46,10 @@ FEWEST_POINTS = 3
 
 def as_text(rows: Sequence[Comparison]) -> str:
     """Return one table for a terminal per published table."""
-    return "\n".join(f"{heading}\n{source}\n{table_text(table)}" for heading, source, table in _tables(rows))
+    return "\n".join(
+        f"{_heading(table)}\n{_source(table)}\n{table_text(_table(group))}{_left_out(group)}"
+        for table, group in _by_table(rows)
+    )
 
 
 def as_json(rows: Sequence[Comparison]) -> str:
@@ -103,9 +106,11 @@ def _by_table(rows: Sequence[Comparison]) -> list[tuple[PublishedTable, list[Com
     return [(group[0].table, group) for _, same in grouped if (group := list(same))]
 
 
-def _tables(rows: Sequence[Comparison]) -> list[tuple[str, str, Table]]:
-    """Return heading, source and comparisons of each published table."""
-    return [(_heading(table), _source(table), _table(group)) for table, group in _by_table(rows)]
+def _left_out(rows: Sequence[Comparison]) -> str:
+    """Return the line on intervals of single models; "" without them."""
+    return (
+        f"Intervals over classes: {ONE_SEED}.\n" if any(row.ours and row.ours.over == CLASSES for row in rows) else ""
+    )
 
 
 def _heading(table: PublishedTable) -> str:
@@ -171,6 +176,7 @@ def _comparison_record(row: Comparison) -> dict[str, Any]:
         "ours_sd": ours and ours.sd,
         "ours_interval": ours and ours.interval and list(ours.interval),
         "ours_interval_over": ours and ours.over,
+        "ours_interval_note": ONE_SEED if ours and ours.over == CLASSES else "",
         "ours_runs": ours and list(ours.runs),
         "ours_seeds": ours and list(ours.seeds),
         "ours_protocol": ours and ours.protocol,
@@ -190,7 +196,10 @@ def _table_section(rows: Sequence[Comparison]) -> Section:
         for (dataset, metric), group in groupby(sorted(rows, key=dataset_and_metric), key=dataset_and_metric)
     ]
     table = rows[0].table
-    return Section(_heading(table), [Paragraph(_source(table)), _table(rows), *plots])
+    return Section(
+        _heading(table),
+        [Paragraph(_source(table)), _table(rows), *map(Paragraph, _left_out(rows).splitlines()), *plots],
+    )
 
 
 def _forest_lines(rows: Sequence[Comparison]) -> list[ForestLine]:

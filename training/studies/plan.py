@@ -33,6 +33,7 @@ from zoo.data.dataset import FOLDER, SPLITS, DataIdentity
 from zoo.data.folder import check_splits
 from zoo.data.official import RECALL_DEPTHS
 from zoo.errors import DatasetError, TrainingError, UsageError, command
+from zoo.evaluation.statistics import check_margins, parse_margins
 from zoo.files import locked, write_json
 from zoo.models.registry import exists
 from zoo.paths import expand
@@ -113,6 +114,8 @@ class Plan:
             folder). Public weights do not count as a change.
         rates: The learning rates that trials of each arm compare; empty for the recipes' own.
         trials: The finished trials.
+        margins: METRIC=MARGIN: the differences on the test split below which two arms are equivalent, stated before
+            the runs.
 
     Raises:
         UsageError: If a value is invalid, or the study lacks an arm.
@@ -128,6 +131,7 @@ class Plan:
     weights: tuple[str, ...] = ()
     rates: tuple[float, ...] = ()
     trials: tuple[TrialScore, ...] = ()
+    margins: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_rates(self.rates)
@@ -139,6 +143,13 @@ class Plan:
                 code="unknown-name",
             )
         _check_arms(self.only, self.study)
+        check_margins(
+            parse_margins(self.margins), [measure.metric for measure in self.study.measures if measure.split == "test"]
+        )
+
+    def margin(self, measure: Measure) -> float | None:
+        """Return the margin of equivalence of a measure; None if none was stated."""
+        return parse_margins(self.margins).get(measure.metric) if measure.split == "test" else None
 
     @property
     def arms(self) -> list[Arm]:
@@ -405,6 +416,7 @@ def read_plan(folder: Path) -> Plan:
             tuple(record.get("weights", ())),
             tuple(record.get("rates", ())),
             read_trials(record.get("trials", ())),
+            tuple(record.get("margins", ())),
         )
     except (KeyError, TypeError) as error:
         raise TrainingError(
@@ -540,8 +552,8 @@ def _check_arms(labels: Iterable[str], study: Study) -> None:
 
 def _check_same_study(plan: Plan, old: dict[str, Any], folder: Path) -> None:
     new = plan.to_json()
-    for key in ("study", "dataset", "settings", "weights", "rates"):
-        if old.get(key, [] if key in ("weights", "rates") else None) != new[key]:
+    for key in ("study", "dataset", "settings", "weights", "rates", "margins"):
+        if old.get(key, [] if key in ("weights", "rates", "margins") else None) != new[key]:
             raise TrainingError(
                 f"{folder} holds another study: its {key} is {old.get(key)!r}, not {new[key]!r}. Name another --out.",
                 code="other-study",

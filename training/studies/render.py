@@ -24,11 +24,20 @@ from training.studies.report import (
     run_values,
 )
 from training.studies.search import SearchPlan
-from training.studies.statistics import FAILS, HOLDS, Summary, Values, correlation_triangle, pearson
+from training.studies.statistics import FAILS, HOLDS, Values
 from training.studies.study import DECAY, EMBEDDING, GAP, MAP_AT_R, R1, SELECTIONS, Measure
 from training.studies.trends import TrendEstimate
 from training.studies.trials import TRIAL_RULE, trial_table
 from zoo.console import count, interval_text, score_text
+from zoo.evaluation.statistics import (
+    VERDICT_RULE,
+    Estimate,
+    Verdict,
+    correlation_triangle,
+    p_text,
+    parse_margins,
+    pearson,
+)
 from zoo.files import write_bytes, write_json
 from zoo.render import Table, environment
 from zoo.report import figures
@@ -60,17 +69,15 @@ METRIC_TITLES = {
     "map": "mAP",
 }
 
-VERDICT_RULE = (
-    '"Holds" where the whole 95 % interval lies on the claimed side of 0 (or within the margin named), "does not" '
-    "where it lies on the other (or beyond the margin); undecided otherwise, below two seeds, and where the interval "
-    "is wider, end to end, than the difference itself (unless all of it lies within a margin). Each interval is for "
-    "its claim alone: of twenty claims about nothing, one has an interval beside 0 by chance. p (Holm) is over "
-    "seeds alone, adjusted for all claims of differences here: those below 0.05 stand together."
+CLAIM_RULE = (
+    f'{VERDICT_RULE} Here "better" is as claimed. A claim holds where the difference is better, one of closeness '
+    "where it is equivalent within the margin that the claim names; it does not where the difference is worse or "
+    "equivalent, one of closeness where the whole interval lies beyond the margin. All claims of differences are one "
+    "family, all of closeness another. One seed decides nothing."
 )
 
 OVER_CLASSES = (
-    "interval of the mean over seeds (Student's t) and over classes where scores by class are known (bootstrap; the "
-    "squares of both halves add up; p is over seeds alone)"
+    "interval of the mean over seeds and, where scores by class are known, over classes (a crossed mixed model)"
 )
 
 LOW_RANK = (
@@ -81,7 +88,8 @@ LOW_RANK = (
 
 TREND_RULE = (
     "A straight line through all arms, seed by seed: its slope, a {}, and Spearman's rank correlation, each with the "
-    '95 % Student-t interval over seeds; "holds" and "does not" as for claims. That interval is of these arms. '
+    '95 % interval over seeds; "holds" and "does not" where p of the slope, adjusted by Holm for all trends here, is '
+    "below .05. That interval is of these arms. "
     "The 95 % interval over arms (by linear regression of their means) and the least and the greatest slope if any one "
     "is left out show how much depends on their choice. Where one of these contains 0, nothing is decided."
 )
@@ -115,7 +123,8 @@ def as_markdown(report: Report) -> str:
             normalisation=NORMALISATION,
             claims=_claim_table(report) if report.claims else None,
             claim_counts=claim_counts(report.claims),
-            verdict_rule=VERDICT_RULE,
+            verdict_rule=CLAIM_RULE,
+            score_rule=score_rule(report),
             scores=_score_tables(report),
             selections=_selection_table(report) if report.selection_effects else None,
             selection_rule=selection_rule(report),
@@ -132,7 +141,14 @@ def as_markdown(report: Report) -> str:
 def as_html(report: Report) -> str:
     """Return the whole page; text from files is escaped."""
     study, plan = report.plan.study, report.plan
-    sections = [_about_section(report), *_trial_sections(plan), *_trend_sections(report), *_claim_sections(report)]
+    rule = Section("How differences are judged", [Paragraph(score_rule(report))])
+    sections = [
+        _about_section(report),
+        rule,
+        *_trial_sections(plan),
+        *_trend_sections(report),
+        *_claim_sections(report),
+    ]
     sections += _normalised_sections(report)
     for selection in plan.selections:
         tables = report.values[selection]
@@ -176,6 +192,7 @@ def to_json(report: Report) -> dict[str, Any]:
             }
             for trend in report.trends
         ],
+        "verdict_rule": VERDICT_RULE,
         "normalised": list(map(asdict, report.normalised)),
         "correlations": [
             dict(zip(("selection", "of", "with", "pearson"), row, strict=True)) for row in report.correlations
@@ -205,6 +222,7 @@ def command_of(plan: Plan) -> str:
     words += [word for label in plan.only for word in ("--only", label)]
     words += [word for weights in plan.weights for word in ("--weights", weights)]
     words += [word for rate in plan.rates for word in ("--trial-rates", f"{rate:g}")]
+    words += [word for margin in plan.margins for word in ("--margin", margin)]
     return shlex.join([*words, *_common_options(plan)])
 
 
@@ -227,6 +245,15 @@ def protocol(report: Report) -> str:
         if reference in {arm.label for arm in report.plan.arms}
         else f"no differences, which would be to {reference}: that arm was not chosen."
     )
+
+
+def score_rule(report: Report) -> str:
+    """Return the sentences on the differences in the tables of scores, and the margins of the plan."""
+    margins = [f"{metric} {margin:g}" for metric, margin in parse_margins(report.plan.margins).items()]
+    stated = (
+        f"margins of equivalence, stated before the runs: {', '.join(margins)}" if margins else "no margin was stated"
+    )
+    return f"{VERDICT_RULE} A family is all arms by one measure; {stated}."
 
 
 def notes(report: Report) -> list[str]:
@@ -279,11 +306,6 @@ def _published_text(row: ScoreRow) -> str:
     return score_text(row.published, row.published_sd)
 
 
-def _p_text(p: float) -> str:
-    """Return the printed p-value."""
-    return f"{p:.3f}" if p >= 0.001 else "< 0.001"
-
-
 def fact_text(value: object) -> str:
     """Return a fact about the runs, of several parts as part and value."""
     return ", ".join(f"{key} {part}" for key, part in value.items()) if isinstance(value, dict) else str(value)
@@ -318,7 +340,8 @@ def _score_tables(report: Report) -> list[tuple[str, list[Table]]]:
 
 def _score_table(rows: Sequence[ScoreRow], axis: str) -> Table:
     published = ["published"] if any(row.published is not None for row in rows) else []
-    head = ["arm", *([axis] if axis else []), "seeds", str(rows[0].measure), "95 %", "difference", "95 %", *published]
+    head = ["arm", *([axis] if axis else []), "seeds", str(rows[0].measure), "95 %"]
+    head += ["difference", "95 %", "p (Holm)", "verdict", *published]
     return Table(head, [[*_score_cells(row, axis), *([_published_text(row)] if published else [])] for row in rows])
 
 
@@ -327,7 +350,16 @@ def _score_cells(row: ScoreRow, axis: str) -> list[str]:
     value, difference = row.value, row.difference
     mark = "" if row.rank is None else f" (rank {row.rank[0]} of {row.rank[1]})"
     head = [row.arm, *place, str(value.n), score_text(value.mean, value.sd) + mark, interval_text(value.interval)]
-    return [*head, f"{difference.mean:+.4f}" if difference else "", _interval_text(difference)]
+    return [
+        *head,
+        f"{difference.mean:+.4f}" if difference else "",
+        _interval_text(difference),
+        *_verdict_cells(row.verdict),
+    ]
+
+
+def _verdict_cells(verdict: Verdict | None) -> list[str]:
+    return ["", ""] if verdict is None else [verdict.p_text, str(verdict)]
 
 
 def _claim_table(report: Report) -> Table:
@@ -338,11 +370,10 @@ def _claim_table(report: Report) -> Table:
         difference = judged.difference
         compared = f"{judged.claim.better} - {judged.than}" + (f" ({judged.selection})" if several else "")
         mean, seeds = (f"{difference.mean:+.4f}", str(difference.n)) if difference else ("", "0")
-        p = "" if judged.holm is None else _p_text(judged.holm)
-        measured = [mean, _interval_text(difference), seeds, p, judged.verdict]
+        measured = [mean, _interval_text(difference), seeds, *_verdict_cells(judged.tests), judged.verdict]
         measured += [judged.claim.printed] if printed else []
         rows.append([judged.claim.text, compared, str(judged.claim.measure), *measured])
-    head = ("claim", "compared", "measure", "difference", "95 %", "seeds", "p (Holm)", "verdict")
+    head = ("claim", "compared", "measure", "difference", "95 %", "seeds", "p (Holm)", "verdict", "claim")
     return Table((*head, "printed in the paper") if printed else head, rows)
 
 
@@ -357,7 +388,7 @@ def _claim_facts(judged: ClaimResult) -> dict[str, Any]:
         "selection": judged.selection,
         "difference": judged.difference and asdict(judged.difference),
         "verdict": judged.verdict,
-        "p_holm": judged.holm,
+        "tests": asdict(judged.tests),
         "printed": judged.claim.printed,
     }
 
@@ -369,10 +400,21 @@ def _trend_table(report: Report) -> Table:
         text = trend.trend.text + (f" ({trend.selection})" if several else "")
         slope = [f"{trend.slope.mean:+.4f}" if trend.slope else "", _interval_text(trend.slope)]
         ranks = [f"{trend.spearman.mean:+.2f}" if trend.spearman else "", _interval_text(trend.spearman, 2)]
-        ends = trend.verdict, interval_text(trend.over_arms, "+"), interval_text(trend.left_out, "+")
+        ends = p_text(trend.p), trend.verdict, interval_text(trend.over_arms, "+"), interval_text(trend.left_out, "+")
         rows.append([text, str(trend.trend.measure), str(trend.arms), *slope, *ranks, *ends])
     slope_title = f"slope a {report.plan.study.x}"
-    head = ("claim", "measure", "arms", slope_title, "95 %", "Spearman", "95 %", "verdict", "95 % over arms")
+    head = (
+        "claim",
+        "measure",
+        "arms",
+        slope_title,
+        "95 %",
+        "Spearman",
+        "95 %",
+        "p (Holm)",
+        "verdict",
+        "95 % over arms",
+    )
     return Table((*head, "slope without any one"), rows)
 
 
@@ -380,8 +422,8 @@ def _selection_table(report: Report) -> Table:
     rows = []
     for effect in report.selection_effects:
         mean, interval = f"{effect.difference.mean:+.4f}", _interval_text(effect.difference)
-        rows.append([effect.arm, str(effect.measure), mean, interval, effect.verdict])
-    return Table(("arm", "measure", "difference", "95 %", "validation-selected is"), rows)
+        rows.append([effect.arm, str(effect.measure), mean, interval, *_verdict_cells(effect.verdict)])
+    return Table(("arm", "measure", "difference", "95 %", "p (Holm)", "validation-selected is"), rows)
 
 
 def _correlation_table(report: Report) -> Table:
@@ -404,7 +446,7 @@ def _budget_table(report: Report) -> Table:
     return Table(("arms", "steps per run", "images per run"), rows)
 
 
-def _interval_text(value: Summary | None, digits: int = 4) -> str:
+def _interval_text(value: Estimate | None, digits: int = 4) -> str:
     """Return the interval of a difference, a slope or a correlation; "" without one."""
     return interval_text(value.interval if value else None, "+", digits)
 
@@ -450,12 +492,12 @@ def _claim_sections(report: Report) -> list[Section]:
         blocks.append(Paragraph(f"Differences of {measure_title(measure)}{grey}"))
         blocks += [ForestPlot(lines, 0.0)] if lines else []
         blocks += [Paragraph(f"Not measured yet: {'; '.join(waiting)}.")] if waiting else []
-    return [Section("Claims", [*blocks, Paragraph(VERDICT_RULE)])]
+    return [Section("Claims", [*blocks, Paragraph(CLAIM_RULE)])]
 
 
-def _claim_line(judged: ClaimResult, difference: Summary, several: bool) -> ForestLine:
+def _claim_line(judged: ClaimResult, difference: Estimate, several: bool) -> ForestLine:
     selection = f", {judged.selection}" if several else ""
-    p = "" if judged.holm is None else f"; p (Holm) {_p_text(judged.holm)}"
+    p = f"; {judged.tests}, p (Holm) {judged.tests.p_text}" if judged.tests.p_text else ""
     limit = judged.claim.within
     tone, band = TONES.get(judged.verdict, ""), None if limit is None else (-limit, limit)
     printed = f"; printed in the paper: {judged.claim.printed}" if judged.claim.printed else ""
@@ -490,14 +532,16 @@ def _plots_by_measure(
 
 def _selection_line(effect: SelectionEffect) -> ForestLine:
     difference = effect.difference
-    return ForestLine(effect.arm, difference.mean, difference.interval, _difference_text(difference), effect.verdict)
+    return ForestLine(
+        effect.arm, difference.mean, difference.interval, _difference_text(difference), str(effect.verdict)
+    )
 
 
-def _difference_text(difference: Summary) -> str:
+def _difference_text(difference: Estimate) -> str:
     return f"{_signed_text(difference, 4)}, {_seeds_text(difference.n)}"
 
 
-def _signed_text(value: Summary, digits: int) -> str:
+def _signed_text(value: Estimate, digits: int) -> str:
     bounds = f" ({_interval_text(value, digits)})" if value.interval else ""
     return f"{value.mean:+.{digits}f}{bounds}"
 
@@ -510,7 +554,7 @@ def _score_line(row: ScoreRow, axis: str) -> ForestLine:
     value, difference = row.value, row.difference
     place = f"{axis} {row.x:g}; " if row.x is not None else ""
     bounds = f", {interval_text(value.interval)}" if value.interval else ""
-    to_baseline = f"; {difference.mean:+.4f} to the baseline" if difference else ""
+    to_baseline = f"; {difference.mean:+.4f} to the baseline, {row.verdict}" if difference else ""
     published = f"; published {_published_text(row)}" if row.published is not None else ""
     rank = f"; rank {row.rank[0]} of {row.rank[1]}" if row.rank else ""
     note = f"{place}{_seeds_text(value.n)}{bounds}{to_baseline}{published}{rank}"
@@ -524,7 +568,7 @@ def _trend_sections(report: Report) -> list[Section]:
     return [about, *sections] if sections else []
 
 
-def _trend_section(report: Report, trend: TrendEstimate, slope: Summary) -> Section:
+def _trend_section(report: Report, trend: TrendEstimate, slope: Estimate) -> Section:
     """Show every arm at its place on the axis, with its interval, and the line through them."""
     study, measure = report.plan.study, trend.trend.measure
     rows = [row for row in report.rows if (row.selection, row.measure) == (trend.selection, measure)]
@@ -539,13 +583,13 @@ def _trend_section(report: Report, trend: TrendEstimate, slope: Summary) -> Sect
     return Section(f"{trend.trend.text}: {trend.verdict}", blocks, "half")
 
 
-def _mean_line(slope: Summary, points: list[figures.Point]) -> tuple[float, float]:
+def _mean_line(slope: Estimate, points: list[figures.Point]) -> tuple[float, float]:
     """Return slope and intercept of the mean line, which goes through the means as every least-squares line does."""
     middle, mean = (sum(values) / len(points) for values in zip(*((x, y) for x, y, _ in points), strict=True))
     return slope.mean, mean - slope.mean * middle
 
 
-def _trend_text(report: Report, trend: TrendEstimate, slope: Summary) -> str:
+def _trend_text(report: Report, trend: TrendEstimate, slope: Estimate) -> str:
     ranks = f" Spearman {_signed_text(trend.spearman, 2)}." if trend.spearman else ""
     least = f" Over arms {interval_text(trend.over_arms, '+')}." if trend.over_arms else ""
     least += f" Without any one arm {interval_text(trend.left_out, '+')}." if trend.left_out else ""

@@ -14,19 +14,11 @@ from training.studies.papers.claims import CLOSE
 from training.studies.plan import read_record
 from training.studies.render import TONES, command_of_search, fact_text
 from training.studies.search import SEARCH_FILE, SearchPlan, best_trial, finished_reruns, load_trials, values_to_test
-from training.studies.statistics import (
-    FAILS,
-    HOLDS,
-    UNDECIDED,
-    Summary,
-    judge_claim,
-    metric_bounds,
-    paired_difference,
-    summarise,
-)
+from training.studies.statistics import FAILS, HOLDS, estimate_score, judge_claim, metric_bounds, paired_difference
 from training.studies.study import Claim, recipe_dataset
 from zoo.console import interval_text, score_text
 from zoo.data.dataset import FOLDER, dataset_title
+from zoo.evaluation.statistics import UNDECIDED, VERDICT_RULE, Estimate, Verdict, judge
 from zoo.files import write_bytes, write_json
 from zoo.render import Table, environment
 from zoo.report import figures
@@ -34,9 +26,9 @@ from zoo.report.html import Block, Details, ForestLine, ForestPlot, Paragraph, S
 
 CLOSENESS_RULE = (
     f"Whether every two losses lie within {CLOSE:g} of one another after tuning; differences over reruns "
-    "are paired by seed. Holds where the whole 95 % interval lies within, does not where it lies beyond and is no "
-    "wider than the difference, undecided otherwise; of all pairs: holds where each does, does not where any does not. "
-    "Each interval is for its pair and score alone; none is corrected for the others."
+    f"are paired by seed. {VERDICT_RULE} The margin is {CLOSE:g}, and a family is all pairs by one score. Close holds "
+    "where a pair is equivalent, and does not where the whole interval lies beyond the margin; of all pairs: where "
+    "each does, and where any does not."
 )
 
 METRIC_TITLES = {"precision_at_1": "P@1", "r_precision": "RP", "map_at_r": "MAP@R"}
@@ -50,14 +42,15 @@ LossReport = dict[str, Any]
 
 @dataclass(frozen=True)
 class LossDifference:
-    """The test score of one loss minus that of another, and the verdict on the claim that they differ by <= `CLOSE`."""
+    """The test score of one loss minus that of another, its tests, and whether they are within `CLOSE`."""
 
     kind: str
     metric: str
     loss: str
     other: str
-    difference: Summary | None
-    verdict: str
+    difference: Estimate | None
+    verdict: Verdict
+    close: str
 
 
 def build_report(search: SearchPlan, folder: Path) -> list[LossReport]:
@@ -98,12 +91,12 @@ def loss_differences(report: Sequence[LossReport]) -> list[LossDifference]:
     """
     tests = {row["loss"]: row["tests"] for row in report if row["tests"]}
     pairs = list(combinations(tests, 2))
-    return [_loss_difference(kind, metric, pair, tests) for metric in METRICS for kind in KINDS for pair in pairs]
+    return [found for metric in METRICS for kind in KINDS for found in _score_differences(kind, metric, pairs, tests)]
 
 
 def combined_verdict(differences: Sequence[LossDifference]) -> str:
     """Return the verdict on several differences: it holds if each does, fails if any does, else it is undecided."""
-    verdicts = {pair.verdict for pair in differences}
+    verdicts = {pair.close for pair in differences}
     return FAILS if FAILS in verdicts else HOLDS if verdicts == {HOLDS} else UNDECIDED
 
 
@@ -226,13 +219,20 @@ def best_values(row: LossReport) -> str:
     return ", ".join(f"{key.rpartition('.')[2]} {value:.4g}" for key, value in best["values"].items())
 
 
-def _loss_difference(
-    kind: str, metric: str, pair: tuple[str, str], tests: Mapping[str, Sequence[Mapping[str, Any]]]
-) -> LossDifference:
-    ours, theirs = ({int(run["seed"]): float(run[kind][metric]) for run in tests[loss]} for loss in pair)
-    difference = paired_difference(ours, theirs, metric)
-    claim = Claim(f"{pair[0]} lies within {CLOSE} of {pair[1]}", *pair, within=CLOSE)
-    return LossDifference(kind, metric, *pair, difference, judge_claim(claim, difference))
+def _score_differences(
+    kind: str, metric: str, pairs: Sequence[tuple[str, str]], tests: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> list[LossDifference]:
+    """Return the differences of all pairs by one score, which are one family."""
+    values = {loss: {int(run["seed"]): float(run[kind][metric]) for run in runs} for loss, runs in tests.items()}
+    differences = [paired_difference(values[loss], values[other], metric) for loss, other in pairs]
+    judged = zip(pairs, differences, judge(differences, [CLOSE] * len(pairs)), strict=True)
+    return [
+        LossDifference(kind, metric, *pair, found, *_closeness(pair, found, tests)) for pair, found, tests in judged
+    ]
+
+
+def _closeness(pair: tuple[str, str], difference: Estimate | None, verdict: Verdict) -> tuple[Verdict, str]:
+    return judge_claim(Claim(f"{pair[0]} lies within {CLOSE} of {pair[1]}", *pair, within=CLOSE), difference, verdict)
 
 
 def _day(moment: datetime | None) -> str | None:
@@ -240,7 +240,8 @@ def _day(moment: datetime | None) -> str | None:
 
 
 def _summaries(runs: list[dict[str, Any]], kind: str) -> dict[str, Any]:
-    return {metric: vars(summarise([run[kind][metric] for run in runs], metric_bounds(metric))) for metric in METRICS}
+    values = {metric: {int(run["seed"]): float(run[kind][metric]) for run in runs} for metric in METRICS}
+    return {metric: vars(estimate_score(by_seed, metric_bounds(metric))) for metric, by_seed in values.items()}
 
 
 def _trials_text(row: LossReport) -> str:
@@ -261,7 +262,7 @@ def _score_cells(row: LossReport) -> list[str]:
 
 
 def _score_text(row: LossReport, kind: str, metric: str) -> str:
-    value = Summary(**row["scores"][kind][metric])
+    value = Estimate(**row["scores"][kind][metric])
     return score_text(value.mean, value.half)
 
 
@@ -271,14 +272,16 @@ def _difference_table(differences: Sequence[LossDifference]) -> Table:
             f"{pair.loss} - {pair.other}",
             f"{METRIC_TITLES[pair.metric]} {pair.kind}",
             *_difference_cells(pair.difference),
-            pair.verdict,
+            pair.verdict.p_text,
+            str(pair.verdict),
+            pair.close,
         ]
         for pair in differences
     ]
-    return Table(("compared", "score", "difference", "95 %", "reruns", "within"), rows)
+    return Table(("compared", "score", "difference", "95 %", "reruns", "p (Holm)", "verdict", "within"), rows)
 
 
-def _difference_cells(value: Summary | None) -> list[str]:
+def _difference_cells(value: Estimate | None) -> list[str]:
     """Return the mean, its interval, and the number of reruns."""
     if value is None:
         return ["", "", "0"]
@@ -293,7 +296,7 @@ def _score_sections(report: Sequence[LossReport]) -> list[Section]:
     blocks: list[Block] = []
     for metric in reversed(METRICS):
         lines = [
-            _score_line(f"{row['loss']}, {kind}", Summary(**row["scores"][kind][metric]))
+            _score_line(f"{row['loss']}, {kind}", Estimate(**row["scores"][kind][metric]))
             for row in tested
             for kind in row["scores"]
         ]
@@ -302,7 +305,7 @@ def _score_sections(report: Sequence[LossReport]) -> list[Section]:
     return [Section("Test scores", blocks)]
 
 
-def _score_line(name: str, value: Summary) -> ForestLine:
+def _score_line(name: str, value: Estimate) -> ForestLine:
     return ForestLine(name, value.mean, value.interval, f"{value.n} reruns", score_text(value.mean, value.half))
 
 
@@ -317,11 +320,11 @@ def _closeness_sections(report: Sequence[LossReport]) -> list[Section]:
     return [Section("Are the tuned losses close?", [Paragraph(CLOSENESS_RULE), *blocks])] if blocks else []
 
 
-def _difference_line(pair: LossDifference, value: Summary) -> ForestLine:
+def _difference_line(pair: LossDifference, value: Estimate) -> ForestLine:
     mean, interval, reruns = _difference_cells(value)
     note = f"{mean} ({interval}), {reruns} reruns" if interval else f"{mean}, {reruns} reruns"
-    label, tone = f"{pair.loss} - {pair.other}", TONES.get(pair.verdict, "")
-    return ForestLine(label, value.mean, value.interval, note, pair.verdict, tone, (-CLOSE, CLOSE))
+    label, tone = f"{pair.loss} - {pair.other}", TONES.get(pair.close, "")
+    return ForestLine(label, value.mean, value.interval, note, str(pair.verdict), tone, (-CLOSE, CLOSE))
 
 
 def _trial_sections(report: Sequence[LossReport]) -> list[Section]:

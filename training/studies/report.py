@@ -19,20 +19,13 @@ from training.studies.results import Result, evaluation_of, value_of
 from training.studies.statistics import (
     FAILS,
     HOLDS,
-    UNDECIDED,
-    Summary,
+    Measured,
     Values,
-    adjust_holm,
-    class_interval,
     difference_bounds,
+    estimate_score,
     judge_claim,
     metric_bounds,
-    p_value,
     paired_difference,
-    pearson,
-    sided_verdict,
-    spread_over_classes,
-    summarise,
 )
 from training.studies.study import (
     EMBEDDING,
@@ -48,10 +41,11 @@ from training.studies.study import (
     lacks_view,
     recipe_name,
 )
-from training.studies.trends import TrendEstimate, estimate_trend
+from training.studies.trends import TrendEstimate, estimate_trend, judge_trends
 from training.studies.trials import trial_folder, trial_title
 from zoo.console import count
 from zoo.data.dataset import dataset_title
+from zoo.evaluation.statistics import UNDECIDED, Estimate, Verdict, judge, pearson
 from zoo.models.published import PublishedScore, PublishedTable, published_tables
 from zoo.models.results import data_title
 
@@ -68,9 +62,11 @@ CorrelationEstimate = list[tuple[str, str, str, float | None]]
 """Selection, the names of two measures, and their correlation; None if it is undefined."""
 
 SELECTION_RULE = (
-    "Validation-selected minus last epoch, paired by seed; higher or lower where the 95 % interval lies beside 0 and "
-    "is no wider, end to end, than the difference."
+    "Validation-selected minus last epoch, paired by seed; better or worse where p, adjusted by Holm for all of these "
+    "differences, is below .05."
 )
+
+NOT_TESTED = Verdict(UNDECIDED)
 
 HEAD_CURVE = "validation_recall_at_1_of_"
 CURVES = {
@@ -79,9 +75,6 @@ CURVES = {
     "classes_per_group": "classes per group",
 }
 """Names of curves by their key in a run's log; `HEAD_CURVE` begins those of single heads."""
-
-HIGHER, LOWER = "higher", "lower"
-_DIRECTIONS = {HOLDS: HIGHER, FAILS: LOWER, UNDECIDED: UNDECIDED}
 
 
 @dataclass(frozen=True)
@@ -95,6 +88,7 @@ class ScoreRow:
         measure: The measure.
         value: The mean over seeds.
         difference: To the baseline, over common seeds.
+        verdict: On the difference, in the family of all arms by this measure; None without a difference.
         published: The paper's own number.
         published_sd: Its standard deviation over runs, if the paper gives one.
         rank: Highest rank and dimension of the embeddings, if the rank is lower and determines the measure.
@@ -104,8 +98,9 @@ class ScoreRow:
     x: float | None
     selection: str
     measure: Measure
-    value: Summary
-    difference: Summary | None
+    value: Estimate
+    difference: Estimate | None
+    verdict: Verdict | None = None
     published: float | None = None
     published_sd: float | None = None
     rank: tuple[int, int] | None = None
@@ -113,28 +108,27 @@ class ScoreRow:
 
 @dataclass(frozen=True)
 class ClaimResult:
-    """A claim, the paired difference between its arms, and the verdict.
+    """A claim, the paired difference between its arms, the tests of the difference, and the verdict on the claim.
 
-    holm: the p-value of the difference, adjusted for all claims of differences in the report; None for a claim that
-    the difference is small, and below two seeds.
+    All claims of differences in a report are one family, all claims of closeness (`within`) another.
     """
 
     claim: Claim
     than: str
     selection: str
-    difference: Summary | None
-    verdict: str
-    holm: float | None = None
+    difference: Estimate | None
+    tests: Verdict = NOT_TESTED
+    verdict: str = UNDECIDED
 
 
 @dataclass(frozen=True)
 class SelectionEffect:
-    """One arm by one measure: validation-selected minus last epoch, and if that is higher, lower or undecided."""
+    """One arm by one measure: validation-selected minus last epoch, tested together with all others."""
 
     arm: str
     measure: Measure
-    difference: Summary
-    verdict: str
+    difference: Estimate
+    verdict: Verdict
 
 
 @dataclass(frozen=True)
@@ -212,7 +206,7 @@ def build_report(plan: Plan, folder: Path, runs: Sequence[Run] | None = None) ->
     for selection, by_measure in values.items():
         by_seed = _results_by_seed(selection, finished, results)
         rows += _score_rows(plan, selection, by_measure, ranks, by_seed)
-        claims += [_judge(plan, selection, claim, by_measure[claim.measure], ranks, by_seed) for claim in plan.claims]
+        claims += [_compared(plan, selection, claim, by_measure[claim.measure], by_seed) for claim in plan.claims]
         trends += [estimate_trend(plan, selection, trend, by_measure[trend.measure]) for trend in plan.study.trends]
         correlations += correlate_measures(plan, selection, by_measure, ranks)
     tried = [(arm.label, rate) for arm in plan.arms for rate in plan.rates_of(arm)]
@@ -225,8 +219,8 @@ def build_report(plan: Plan, folder: Path, runs: Sequence[Run] | None = None) ->
         protocols=published_protocols(plan),
         values=values,
         rows=rows,
-        claims=_adjust_p_values(claims),
-        trends=trends,
+        claims=_judge_claims(claims, plan, ranks),
+        trends=judge_trends(trends),
         normalised=normalised_scores(plan, values),
         over_classes=any("class_scores" in evaluation for result in results for evaluation in result["evaluations"]),
         ranks=ranks,
@@ -336,12 +330,10 @@ def _training_budgets(runs: Sequence[Run], results: Sequence[Result]) -> dict[st
 def claim_counts(claims: Sequence[ClaimResult]) -> str:
     """Return how many claims hold, do not, or are undecided."""
     counts = {verdict: sum(judged.verdict == verdict for judged in claims) for verdict in (HOLDS, FAILS, UNDECIDED)}
-    together = sum(judged.holm is not None and judged.holm < 0.05 and judged.verdict == HOLDS for judged in claims)
     unmeasured = sum(judged.difference is None or judged.difference.n < 2 for judged in claims)
     many = "claim" if len(claims) == 1 else "claims"
     text = f"Of {len(claims)} {many} {counts[HOLDS]} hold, {counts[FAILS]} do not, {counts[UNDECIDED]} are undecided"
-    text += f", {unmeasured} of them for want of two common seeds." if unmeasured else "."
-    return f"{text} After Holm's correction {together} of those that hold stand." if counts[HOLDS] else text
+    return text + (f", {unmeasured} of them for want of two common seeds." if unmeasured else ".")
 
 
 # Rank of embeddings
@@ -457,15 +449,15 @@ def selection_effects(plan: Plan, values: Mapping[str, Mapping[Measure, Values]]
     last, validation = SELECTIONS
     if not {last, validation} <= values.keys():
         return []
-    effects = []
+    effects: list[tuple[str, Measure, Estimate]] = []
     for measure, by_arm in values[validation].items():
         for arm in plan.study.arms:
             before = values[last].get(measure, {}).get(arm.label, {})
             difference = paired_difference(by_arm.get(arm.label, {}), before, measure.metric)
             if difference is not None:
-                direction = _DIRECTIONS[sided_verdict(difference)]
-                effects.append(SelectionEffect(arm.label, measure, difference, direction))
-    return effects
+                effects.append((arm.label, measure, difference))
+    verdicts = judge([difference for *_, difference in effects], [plan.margin(measure) for _, measure, _ in effects])
+    return [SelectionEffect(*effect, verdict) for effect, verdict in zip(effects, verdicts, strict=True)]
 
 
 def provenance_note(results: Sequence[Result]) -> str:
@@ -504,54 +496,70 @@ def _results_by_seed(selection: str, runs: Sequence[Run], results: Sequence[Resu
     return by_seed
 
 
-def _over_classes(summary: Summary, measure: Measure, arm: str, by_seed: ResultsBySeed, than: str = "") -> Summary:
-    """Return an arm's summary, or that of its difference to the arm `than`, over classes too where they are known."""
+def _measurements(measure: Measure, arm: str, by_seed: ResultsBySeed) -> Measured:
+    """Return the measurements of an arm by seed; none of a gap, which has no scores by class."""
     if measure.split == GAP:
-        return summary
-    sides = [by_seed[label] for label in (arm, than) if label]
-    seeds = sorted(set.intersection(*map(set, sides)))
-    found = [[evaluation_of(side[seed], measure) or {} for seed in seeds] for side in sides]
-    interval = class_interval(found[0], found[1] if than else (), measure.metric)
-    return spread_over_classes(summary, interval, (difference_bounds if than else metric_bounds)(measure.metric))
+        return {}
+    return {seed: evaluation_of(result, measure) or {} for seed, result in by_seed.get(arm, {}).items()}
+
+
+def _difference(measure: Measure, values: Values, arm: str, than: str, by_seed: ResultsBySeed) -> Estimate | None:
+    """Return an arm less another over their common seeds, and over classes where their scores are known."""
+    measured = [_measurements(measure, label, by_seed) for label in (arm, than)]
+    return paired_difference(values.get(arm, {}), values.get(than, {}), measure.metric, *measured)
 
 
 def _score_rows(
     plan: Plan, selection: str, by_measure: Mapping[Measure, Values], ranks: Ranks, by_seed: ResultsBySeed
 ) -> list[ScoreRow]:
-    rows = []
-    for arm in plan.study.arms:
-        for measure, values in by_measure.items():
-            if arm.label in values:
-                base = values.get(plan.study.reference, {})
-                own, other = values[arm.label], arm.label != plan.study.reference
-                difference = paired_difference(own, base, measure.metric) if other else None
-                if difference is not None:
-                    difference = _over_classes(difference, measure, arm.label, by_seed, plan.study.reference)
-                bounds = difference_bounds if measure.split == GAP else metric_bounds
-                value = summarise(list(own.values()), bounds(measure.metric))
-                value = _over_classes(value, measure, arm.label, by_seed)
-                published = published_score(plan, arm, measure)
-                number, sd = (None, None) if published is None else (published[1].value, published[1].sd)
-                rank = ranks.get(measure, {}).get(arm.label)
-                rows.append(ScoreRow(arm.label, arm.x, selection, measure, value, difference, number, sd, rank))
-    return rows
+    rows = [
+        _score_row(plan, selection, arm, measure, values, ranks, by_seed)
+        for arm in plan.study.arms
+        for measure, values in by_measure.items()
+        if arm.label in values
+    ]
+    verdicts: dict[tuple[Measure, str], Verdict] = {}
+    for measure in by_measure:  # a family for each
+        family = [row for row in rows if row.measure == measure and row.difference is not None]
+        judged = judge([None if row.rank else row.difference for row in family], [plan.margin(measure)] * len(family))
+        verdicts |= {(measure, row.arm): verdict for row, verdict in zip(family, judged, strict=True)}
+    return [replace(row, verdict=verdicts.get((row.measure, row.arm))) for row in rows]
 
 
-def _judge(
-    plan: Plan, selection: str, claim: Claim, values: Values, ranks: Ranks, by_seed: ResultsBySeed
-) -> ClaimResult:
+def _score_row(
+    plan: Plan, selection: str, arm: Arm, measure: Measure, values: Values, ranks: Ranks, by_seed: ResultsBySeed
+) -> ScoreRow:
+    than, label = plan.study.reference, arm.label
+    bounds = (difference_bounds if measure.split == GAP else metric_bounds)(measure.metric)
+    value = estimate_score(values[label], bounds, measure.metric, _measurements(measure, label, by_seed))
+    difference = None if label == than else _difference(measure, values, label, than, by_seed)
+    published = published_score(plan, arm, measure)
+    number, sd = (None, None) if published is None else (published[1].value, published[1].sd)
+    rank = ranks.get(measure, {}).get(label)
+    return ScoreRow(label, arm.x, selection, measure, value, difference, None, number, sd, rank)
+
+
+def _compared(plan: Plan, selection: str, claim: Claim, values: Values, by_seed: ResultsBySeed) -> ClaimResult:
+    """Return a claim with its difference, not yet judged."""
     than = claim.than or plan.study.reference
-    difference = paired_difference(values.get(claim.better, {}), values.get(than, {}), claim.measure.metric)
-    if difference is not None:
-        difference = _over_classes(difference, claim.measure, claim.better, by_seed, than)
-    low = {claim.better, than} & set(ranks.get(claim.measure, {}))
-    return ClaimResult(claim, than, selection, difference, UNDECIDED if low else judge_claim(claim, difference))
+    return ClaimResult(claim, than, selection, _difference(claim.measure, values, claim.better, than, by_seed))
 
 
-def _adjust_p_values(claims: Sequence[ClaimResult]) -> list[ClaimResult]:
-    """Return the claims with their p-values, adjusted for one another."""
-    values = [None if judged.claim.within is not None else p_value(judged.difference) for judged in claims]
-    return [replace(judged, holm=value) for judged, value in zip(claims, adjust_holm(values), strict=True)]
+def _judge_claims(claims: Sequence[ClaimResult], plan: Plan, ranks: Ranks) -> list[ClaimResult]:
+    """Return the claims with their verdicts; a measure of arms of low rank decides nothing."""
+    tests: dict[int, Verdict] = {}
+    for close in (False, True):  # two families
+        family = [index for index, claim in enumerate(claims) if (claim.claim.within is not None) == close]
+        compared = [_decidable(claims[index], ranks) for index in family]
+        margins = [claims[index].claim.within or plan.margin(claims[index].claim.measure) for index in family]
+        tests |= dict(zip(family, judge(compared, margins), strict=True))
+    judged = [judge_claim(claim.claim, claim.difference, tests[index]) for index, claim in enumerate(claims)]
+    return [replace(claim, tests=test, verdict=verdict) for claim, (test, verdict) in zip(claims, judged, strict=True)]
+
+
+def _decidable(claim: ClaimResult, ranks: Ranks) -> Estimate | None:
+    low = {claim.claim.better, claim.than} & set(ranks.get(claim.claim.measure, {}))
+    return None if low else claim.difference
 
 
 def _mean_lines(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from training.studies.plan import Plan
-from training.studies.statistics import CORRELATION, UNDECIDED, Summary, Values, pearson, sided_verdict, summarise
+from training.studies.statistics import FAILS, HOLDS, Values
 from training.studies.study import Trend
+from zoo.evaluation.statistics import SIGNED, UNDECIDED, WORSE, Estimate, estimate, judge, pearson
 
 MIN_ARMS = 3
 """Fewest arms of a trend; a line through two always fits."""
@@ -28,22 +29,24 @@ class TrendEstimate:
         spearman: The rank correlation, over the same seeds.
         over_arms: The 95 % interval of the slope over arms (`_interval_over_arms`).
         left_out: The least and the greatest mean slope if any one arm is left out; None if too few arms remain.
-        verdict: `sided_verdict` of the slope, but undecided if its interval over arms contains 0, or leaving out one
-            arm changes its sign.
+        verdict: Whether the trend holds; undecided, too, if the interval over arms contains 0, or leaving out one arm
+            changes the sign (`judge_trends`).
+        p: Of no slope, adjusted by Holm for all trends of the report.
     """
 
     trend: Trend
     selection: str
     arms: int
-    slope: Summary | None
-    spearman: Summary | None
+    slope: Estimate | None
+    spearman: Estimate | None
     over_arms: tuple[float, float] | None
     left_out: tuple[float, float] | None
-    verdict: str
+    verdict: str = UNDECIDED
+    p: float | None = None
 
 
 def estimate_trend(plan: Plan, selection: str, trend: Trend, values: Values) -> TrendEstimate:
-    """Return a trend over the measured arms of a study.
+    """Return a trend over the measured arms of a study, which `judge_trends` decides.
 
     Args:
         plan: The plan of the study, whose arms have places on its axis.
@@ -55,21 +58,35 @@ def estimate_trend(plan: Plan, selection: str, trend: Trend, values: Values) -> 
     slopes = slopes_of(places, values)
     fewer = [slopes_of({k: x for k, x in places.items() if k != label}, values) for label in places]
     means = [float(np.mean(arm_slopes)) for arm_slopes in fewer if arm_slopes]
-    slope = summarise(slopes) if slopes else None
+    slope = estimate(slopes) if slopes else None
     spearmans = spearmans_of(places, values) if slopes else []
     left_out = (min(means), max(means)) if means else None
     over_arms = _interval_over_arms(places, values) if slopes else None
-    sign_changes = any(bounds is not None and bounds[0] <= 0 <= bounds[1] for bounds in (over_arms, left_out))
     return TrendEstimate(
         trend,
         selection,
         len(places),
         slope,
-        summarise(spearmans, CORRELATION) if spearmans else None,
+        estimate(spearmans, bounds=SIGNED) if spearmans else None,
         over_arms,
         left_out,
-        UNDECIDED if sign_changes else sided_verdict(slope, trend.lower),
     )
+
+
+def judge_trends(trends: Sequence[TrendEstimate]) -> list[TrendEstimate]:
+    """Return the trends of a report, which are one family, with their verdicts."""
+    verdicts = judge([trend.slope for trend in trends], [None] * len(trends))
+    return [
+        replace(trend, p=verdict.p, verdict=_trend_verdict(trend, verdict.word))
+        for trend, verdict in zip(trends, verdicts, strict=True)
+    ]
+
+
+def _trend_verdict(trend: TrendEstimate, word: str) -> str:
+    sign_changes = any(bounds and bounds[0] <= 0 <= bounds[1] for bounds in (trend.over_arms, trend.left_out))
+    if word == UNDECIDED or sign_changes:
+        return UNDECIDED
+    return HOLDS if (word == WORSE) == trend.trend.lower else FAILS
 
 
 def slopes_of(places: Mapping[str, float], values: Values) -> list[float]:

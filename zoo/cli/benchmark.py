@@ -18,6 +18,7 @@ from zoo.cli.options import (
     Device,
     GalleryAddress,
     Json,
+    Margins,
     Model,
     MovedModel,
     Precision,
@@ -135,7 +136,8 @@ Ours are the scores in results.json of the models in the local zoo and of the sh
 and of the finished runs of studies (zoo benchmark run); if a recipe has both, those of more seeds.
 A recipe's seeds are the model of its name and all models whose recipe.json differs from that in name and seed alone:
   zoo train margin-r50-cub; zoo train margin-r50-cub --seed 1 --as margin-r50-cub-seed1; ...
-With several seeds: mean, standard deviation and 95 % interval of the mean; with one: its interval over classes.""",
+With several seeds: mean, standard deviation and 95 % interval of the mean over seeds and classes; with one: its
+interval over classes, which leaves out the seed.""",
 )
 def compare(
     table: Annotated[
@@ -222,14 +224,16 @@ MODEL_NUMBERS = ("dim", "pixels", "mean", "seeds")
   for s in 1 2 3; do zoo train ms-conv4-glyphs --seed $s --as ms-seed$s; done
   zoo benchmark models --dataset glyphs
   zoo benchmark models --dataset glyphs --against margin-conv4-glyphs --metric recall_at_1
+  zoo benchmark models --dataset glyphs --against margin-conv4-glyphs --margin recall_at_1=.01    what is equivalent
   zoo benchmark models --dataset birds.csv                       a folder or table by its own name
   zoo benchmark models margin-conv4-glyphs r-margin-conv4-glyphs --json
 
 The scores are those that zoo evaluate --save kept, the newest of each model, by torch in fp32 if there is one. Each
 table is of the same images, named with their short hash; scores on other images are not compared.
 Models whose recipes differ in name and seed alone are one row: mean, standard deviation and the 95 % interval of the
-mean (Student's t). A single model has its interval over classes. Differences are taken seed by seed, between
-measurements of the same kind.""",
+mean over seeds and classes. A single model has an interval over classes, which leaves out the seed. Differences are
+taken seed by seed and class by class, between measurements of the same kind. All models by one metric on the same
+images are one family: p is adjusted by Holm. With --margin, models within it are called equivalent (TOST).""",
 )
 def models(
     names: Annotated[
@@ -242,6 +246,7 @@ def models(
     against: Annotated[
         str | None, Option(metavar="MODEL", help="also show each model's difference to this one, paired by seed")
     ] = None,
+    margins: Margins = None,
     as_json: Json = False,
 ) -> None:
     """compare the models measured here, seeds as one row"""
@@ -249,28 +254,37 @@ def models(
     from training.studies.compare_own import own_scores
     from zoo.data import check_dataset_name
     from zoo.evaluation.evaluate import METRICS
+    from zoo.evaluation.statistics import CLASSES, ONE_SEED, VERDICT_RULE, check_margins, parse_margins
 
-    rows = own_scores(find_runs(), names or [], dataset, metric or METRICS, against)
+    metrics, limits = metric or METRICS, parse_margins(margins or ())
+    check_margins(limits, metrics)
+    rows = own_scores(find_runs(), names or [], dataset, metrics, against, limits)
     if dataset is not None and not rows:  # else it may be a folder's or table's own name
         check_dataset_name(dataset)
-    columns = (*MODEL_COLUMNS, *((f"less {against}", "95 %, paired") if against else ()), "how")
-    numbers = [name for name in columns if name in MODEL_NUMBERS or name.startswith("less ")]
-    tables = {
-        _images_heading(same): Table(columns, [_model_cells(row, bool(against)) for row in same], numbers)
-        for _, group in groupby(rows, key=lambda row: row.images)
-        if (same := list(group))
-    }
     if as_json:
         print_json([_row_facts(row) for row in rows])
     elif rows:
-        for number, (title, table) in enumerate(tables.items()):
-            print(f"\n{title}" if number else title)
-            print_table(table)
+        for number, (_, group) in enumerate(groupby(rows, key=lambda row: row.images)):
+            print("\n" * bool(number), end="")
+            _print_images(list(group), against)
+        if any(row.ours.over == CLASSES or (row.difference and row.difference.note) for row in rows):
+            print(f"Intervals over classes: {ONE_SEED}.")
+        if against:
+            print(VERDICT_RULE)
     else:
         note("no such measurement exists yet; measure a model with: zoo evaluate MODEL --save")
     for name in names or [] if rows else []:
         if not any(name in row.ours.runs or name == row.name for row in rows):
             note(f"{name} is not shown: it has no such score")
+
+
+def _print_images(rows: Sequence[OwnScore], against: str | None) -> None:
+    """Print the scores on the same images, and a table of their differences to the named model, if one is."""
+    print(_images_heading(rows))
+    print_table(Table((*MODEL_COLUMNS, "how"), [_model_cells(row) for row in rows], MODEL_NUMBERS))
+    if against:
+        columns = ("metric", "model", f"less {against}", "95 %, paired", "p (Holm)", "verdict")
+        print_table(Table(columns, [_difference_cells(row) for row in rows], columns[2:3]))
 
 
 def _images_heading(rows: Sequence[OwnScore]) -> str:
@@ -286,22 +300,27 @@ def _images_heading(rows: Sequence[OwnScore]) -> str:
 
 def _row_facts(row: OwnScore) -> dict[str, Any]:
     """Return a row for programs, without the runs themselves."""
+    from zoo.evaluation.statistics import CLASSES, ONE_SEED
+
     facts, images = asdict(row), row.images
     del facts["images"], facts["ours"]["models"]
+    facts["ours"]["note"] = ONE_SEED if row.ours.over == CLASSES else ""
     return {"dataset": images.dataset, "split": images.split, "data": images.title, "data_key": images.key, **facts}
 
 
-def _model_cells(row: OwnScore, paired: bool) -> list[str]:
+def _model_cells(row: OwnScore) -> list[str]:
     from training.studies.compare_page import interval_over, origin_text
 
     ours = row.ours
     cells = [row.metric, row.name, str(row.dim), str(row.pixels or "-"), score_text(ours.value, ours.sd)]
-    cells += [interval_over(ours.interval, ours.over), str(len(ours.runs))]
-    if paired:
-        less = row.difference
-        cells.append("-" if less is None else score_text(less.value, sign="+"))
-        cells.append(_paired_cell(row))
-    return [*cells, origin_text(ours)]
+    return [*cells, interval_over(ours.interval, ours.over), str(len(ours.runs)), origin_text(ours)]
+
+
+def _difference_cells(row: OwnScore) -> list[str]:
+    less = row.difference
+    verdict = less.verdict if less else None
+    cells = [row.metric, row.name, "-" if less is None else score_text(less.estimate.mean, sign="+"), _paired_cell(row)]
+    return [*cells, *(["", ""] if verdict is None else [verdict.p_text, str(verdict)])]
 
 
 def _paired_cell(row: OwnScore) -> str:
@@ -310,10 +329,10 @@ def _paired_cell(row: OwnScore) -> str:
 
     if row.difference is None:
         return row.no_difference
-    seeds = len(row.difference.seeds)
-    if row.difference.over == "classes":
-        return interval_over(row.difference.interval, "classes" if seeds else "classes, of unlike seeds")
-    return interval_over(row.difference.interval, f"{count(seeds, 'seed')}") or "one seed has no interval"
+    found, seeds = row.difference.estimate, len(row.difference.seeds)
+    over = f"{found.over}" if seeds else f"{found.over}, of unlike seeds"
+    over = over.replace("seeds", count(seeds, "seed")) if seeds > 1 else over
+    return interval_over(found.interval, over) or "one seed has no interval"
 
 
 # zoo benchmark report

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -19,6 +19,7 @@ from zoo.cli.options import (
     Device,
     FollowLinks,
     Json,
+    Margins,
     Model,
     OptionalSplit,
     Precision,
@@ -32,13 +33,24 @@ from zoo.cli.options import (
     strict_status,
     words,
 )
-from zoo.console import count, note, note_left_out, print_json, print_table, write_errors
+from zoo.console import (
+    count,
+    interval_text,
+    note,
+    note_left_out,
+    print_json,
+    print_table,
+    score_text,
+    write_errors,
+)
 from zoo.errors import command
+from zoo.render import Table
 
 if TYPE_CHECKING:
     import numpy as np
 
     from zoo.evaluation.embeddings import EmbeddingRecord, Embeddings
+    from zoo.evaluation.statistics import Estimate, Verdict
     from zoo.models.results import Evaluation
 
 
@@ -178,16 +190,24 @@ def _print_result(result: Evaluation, as_json: bool, out: Path | None, seconds: 
             write_json(out, result.to_json())
 
 
-def _print_scores(result: Evaluation) -> None:
+def _print_subject(result: Evaluation, file: str = "") -> None:
+    """Print what was measured on what, and how."""
     from zoo.data.dataset import split_title
-    from zoo.models.results import data_title, metric_table, origin_text
+    from zoo.models.results import data_title, origin_text
 
     facts = result.to_json()
     subject = (
         f"{result.model} ({result.runtime}, {result.precision})" if result.model else count(result.dim, "dimension")
     )
+    subject = f"{file}: {subject}" if file else subject
     print(f"{subject} on {data_title(facts)}" + (f", {split_title(result.split)}" if result.dataset else ""))
     print(origin_text(facts))
+
+
+def _print_scores(result: Evaluation) -> None:
+    from zoo.models.results import metric_table
+
+    _print_subject(result)
     if result.unreadable:
         print(f"{count(result.unreadable, 'image')} could not be read; the scores are of the others")
     if result.identical is not None:
@@ -319,6 +339,7 @@ def _is_same_file(first: Path, second: Path) -> bool:
     epilog="""\
   zoo score rows.npy --labels labels.txt                   float [n, dim] and one label per line
   zoo score mine.safetensors --metrics all --json          with the tensors embeddings and labels
+  zoo score a.npy b.npy --labels labels.txt --margin map_at_r=.005   a less b: better, worse, equivalent or undecided
   zoo score rows.npz                                       with the arrays embeddings and labels (np.savez)
   zoo score rows.npy --labels l.csv --queries l.csv        its columns label and query: queries search the others
   zoo score mine.npy --labels mine.csv --model mine        written by zoo embed: refused if another model made it
@@ -332,6 +353,9 @@ def score(
     embeddings: Annotated[
         Path, Argument(metavar="ROWS", help="one row per image: .npy, or .safetensors or .npz with embeddings")
     ],
+    other: Annotated[
+        Path | None, Argument(metavar="[OTHER]", help="rows of the same images by another model, to compare with")
+    ] = None,
     labels: Annotated[
         Path | None,
         Option(
@@ -368,57 +392,141 @@ def score(
             "refused (default: no limit)",
         ),
     ] = None,
+    margins: Margins = None,
     as_json: Json = False,
     out: ResultFile = None,
 ) -> None:
-    """measure embeddings of any origin, from files"""
+    """measure embeddings of any origin, from files, or compare two
+
+    The scores of OTHER are subtracted from those of ROWS, class by class.
+    """
     from zoo.errors import UsageError
     from zoo.evaluation import evaluate as measure
-    from zoo.evaluation.embeddings import check_file_fits, check_table, read_labels, read_queries
-    from zoo.evaluation.evaluate import check_reranking, parse_groups
+    from zoo.evaluation.embeddings import check_file_fits, read_queries
+    from zoo.evaluation.evaluate import METRICS, check_reranking, parse_groups
     from zoo.evaluation.memory import parse_size
+    from zoo.evaluation.statistics import check_margins, parse_margins
 
     groups = parse_groups(words(metrics) or ["retrieval"])
     check_reranking(rerank, groups, memory)
+    limits = parse_margins(margins or ())
+    check_margins(limits, METRICS if other else ())
     if dataset is None and (data or split):
         raise UsageError("--data and --split need --dataset.", code="missing-value")
-    if memory is not None:
-        check_file_fits(embeddings, parse_size(memory))
     started = time.monotonic()
-    rows, classes, record = _rows(embeddings, model)
-    _check_out(out, embeddings, record, (labels, queries))
+    results = []
+    for file in filter(None, (embeddings, other)):
+        if memory is not None:
+            check_file_fits(file, parse_size(memory))
+        rows, classes, record = _rows(file, model)
+        _check_out(out, file, record, (labels, queries))
+        classes = _labels(file, rows, classes, labels, dataset)
+        searching = None if queries is None else read_queries(queries)
+        _check_length(file, rows, queries or file, searching, "queries")
+        _check_tables(file, record, (labels, queries))
+        result = measure(
+            rows,
+            dataset,
+            split or "test",
+            data,
+            classes,
+            numbers(k) or None,
+            metrics=groups,
+            queries=searching,
+            memory=memory,
+            rerank=rerank,
+        )
+        if dataset is None and result.data is not None:
+            result = replace(result, data=replace(result.data, name=(labels or file).name))
+        results.append(result if record is None else _with_model(result, record))
+    if other is None:
+        _print_result(results[0], as_json, out, time.monotonic() - started)
+    else:
+        _print_comparison((embeddings, other), results, limits, as_json, out)
+
+
+def _labels(
+    file: Path, rows: np.ndarray, own: np.ndarray | None, labels: Path | None, dataset: str | None
+) -> np.ndarray | None:
+    """Return the classes of the rows: of the file of labels, or else their own; None for those of a data set."""
+    from zoo.errors import UsageError
+    from zoo.evaluation.embeddings import read_labels
+
     if labels is not None:
-        classes = read_labels(labels)
+        own = read_labels(labels)
     elif dataset is not None:
-        classes = None
-    elif classes is None:
-        beside = embeddings.with_suffix(".csv")
-        hint = f" {beside} exists: {command('score', embeddings, '--labels', beside)}" if beside.is_file() else ""
+        return None
+    elif own is None:
+        beside = file.with_suffix(".csv")
+        hint = f" {beside} exists: {command('score', file, '--labels', beside)}" if beside.is_file() else ""
         raise UsageError(
             f"the classes of the rows are not known. Name labels (--labels FILE) or a data set (--dataset D).{hint}",
             code="no-labels",
         )
-    _check_length(embeddings, rows, labels or embeddings, classes, "labels")
-    searching = None if queries is None else read_queries(queries)
-    _check_length(embeddings, rows, queries or embeddings, searching, "queries")
-    for table in (labels, queries):
+    _check_length(file, rows, labels or file, own, "labels")
+    return own
+
+
+def _check_tables(file: Path, record: EmbeddingRecord | None, tables: Sequence[Path | None]) -> None:
+    from zoo.evaluation.embeddings import check_table
+
+    for table in tables:
         if record is not None and table is not None:
-            check_table(embeddings, record, table)
-    result = measure(
-        rows,
-        dataset,
-        split or "test",
-        data,
-        classes,
-        numbers(k) or None,
-        metrics=groups,
-        queries=searching,
-        memory=memory,
-        rerank=rerank,
-    )
-    if dataset is None and result.data is not None:
-        result = replace(result, data=replace(result.data, name=(labels or embeddings).name))
-    _print_result(result if record is None else _with_model(result, record), as_json, out, time.monotonic() - started)
+            check_table(file, record, table)
+
+
+def _print_comparison(
+    files: tuple[Path, Path],
+    results: Sequence[Evaluation],
+    margins: Mapping[str, float],
+    as_json: bool,
+    out: Path | None,
+) -> None:
+    """Print the scores of two files of embeddings and their differences, and write them to a file if one is named.
+
+    Raises:
+        UsageError: If the two have other labels (code "other-images").
+    """
+    from zoo.errors import UsageError
+    from zoo.evaluation.evaluate import METRICS
+    from zoo.evaluation.statistics import VERDICT_RULE, difference_over_classes, judge
+    from zoo.files import write_json
+
+    first, second = results
+    if first.data is None or second.data is None or first.data.sha256 != second.data.sha256:
+        raise UsageError(f"{files[0]} and {files[1]} are not of the same labels.", code="other-images")
+    differences = [difference_over_classes(first.class_scores or {}, second.class_scores or {}, m) for m in METRICS]
+    verdicts = judge(differences, [margins.get(metric) for metric in METRICS])
+    rows = list(zip(METRICS, differences, verdicts, strict=True))
+    facts = {
+        "files": list(map(str, files)),
+        "results": [result.to_json() for result in results],
+        "differences": {
+            metric: {**asdict(found), "note": found.note, **asdict(verdict)} for metric, found, verdict in rows
+        },
+        "verdict_rule": VERDICT_RULE,
+    }
+    if as_json:
+        print_json(facts)
+    else:
+        for file, result in zip(files, results, strict=True):
+            _print_subject(result, str(file))
+        cells = [_comparison_cells(results, *row) for row in rows]
+        print_table(Table(("metric", *map(str, files), "difference", "95 %", "p (Holm)", "verdict"), cells))
+        print(
+            *dict.fromkeys(f"Intervals are {found.note}." for found in differences if found.note),
+            VERDICT_RULE,
+            sep="\n",
+        )
+    if out:
+        with write_errors(out):
+            write_json(out, facts)
+
+
+def _comparison_cells(results: Sequence[Evaluation], metric: str, difference: Estimate, verdict: Verdict) -> list[str]:
+    scores = [score_text(result.metrics[metric]) for result in results]
+    interval = interval_text(difference.interval, "+")
+    return [metric, *scores, score_text(difference.mean, sign="+"), interval, verdict.p_text, str(verdict)]
 
 
 def _rows(file: Path, model: str | None) -> Embeddings:

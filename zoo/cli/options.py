@@ -43,6 +43,15 @@ MovedModel = Annotated[
 ]
 
 Json = Annotated[bool, Option("--json", help="print the outcome as JSON")]
+Margins = Annotated[
+    list[str] | None,
+    Option(
+        "--margin",
+        metavar="METRIC=MARGIN",
+        help="the difference below which two are equivalent, as map_at_r=.005, stated before the results; repeatable "
+        "(default: nothing is called equivalent)",
+    ),
+]
 Quiet = Annotated[bool, Option("--quiet", help="show no progress")]
 Yes = Annotated[bool, Option("--yes", help="do not ask first")]
 FollowLinks = Annotated[

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer import Argument, Option
 
-from zoo.cli.options import AsPublished, Data, Device, Json, Quiet, Seed, Settings
+from zoo.cli.options import AsPublished, Data, Device, Json, Margins, Quiet, Seed, Settings
 from zoo.console import count, print_json
 from zoo.errors import UsageError, command
 
@@ -98,6 +98,7 @@ def _silent(line: str) -> None:
   zoo benchmark run revisiting/figure-2 --dataset glyphs                    every study of the figure, one by one
   zoo benchmark run group/table-3 --dataset cub --data DIR --weights ibn=DIR        converted weights for one backbone
   zoo benchmark run claims/rho --dataset cub2010 --data DIR --trial-rates 1e-4 --trial-rates 3e-4    the better per arm
+  zoo benchmark run claims/rho --dataset glyphs --margin map_at_r=.005 --margin recall_at_1=.01    what is equivalent
   zoo benchmark run claims/rho --dataset folder --data DIR                  your own images, recipes of CIFAR-100
   zoo benchmark run claims/rho --dataset cub --out mine --set data.dataset=folder --data DIR        recipes of CUB
 
@@ -126,6 +127,7 @@ def run(
     settings: Settings = None,
     weights: Weights = None,
     trial_rates: TrialRates = None,
+    margins: Margins = None,
     as_published: AsPublished = False,
     data: Data = None,
     only: Arms = None,
@@ -164,7 +166,16 @@ def run(
     own_weights = weights_by_study(weights or (), studies, dataset, settings or ())
     for part in studies:
         plan = plan_from_options(
-            part, dataset, seeds, select, settings or (), data, only or (), own_weights[part.name], trial_rates or ()
+            part,
+            dataset,
+            seeds,
+            select,
+            settings or (),
+            data,
+            only or (),
+            own_weights[part.name],
+            trial_rates or (),
+            margins or (),
         )
         folder = _study_folder(part, dataset, out, alone=len(studies) == 1)
         schedules.append(RunSchedule(adapt_to_dataset(plan), folder))
@@ -197,6 +208,7 @@ def plan_from_options(
     only: Sequence[str] = (),
     weights: Sequence[str] = (),
     rates: Sequence[float] = (),
+    margins: Sequence[str] = (),
 ) -> Plan:
     """Return the plan of a study from the options of `zoo benchmark run`.
 
@@ -210,6 +222,7 @@ def plan_from_options(
         only: Labels of the arms to run; empty for all.
         weights: Weights of backbones of the study, as BACKBONE=DIR.
         rates: Learning rates that trials compare.
+        margins: Margins of equivalence, as METRIC=MARGIN.
     """
     from training.studies.plan import Plan
     from training.studies.study import SELECTIONS
@@ -218,7 +231,18 @@ def plan_from_options(
     if select is not None:
         selections = SELECTIONS if select == "both" else (select,)
     count = study.seeds if seeds is None else seeds
-    return Plan(study, dataset, count, selections, tuple(settings), data, tuple(only), tuple(weights), tuple(rates))
+    return Plan(
+        study,
+        dataset,
+        count,
+        selections,
+        tuple(settings),
+        data,
+        tuple(only),
+        tuple(weights),
+        tuple(rates),
+        margins=tuple(margins),
+    )
 
 
 def _study_folder(study: Study, dataset: str, out: Path | None = None, alone: bool = True) -> Path:

@@ -16,7 +16,6 @@ import numpy as np
 
 from zoo.data.dataset import Dataset
 from zoo.data.official import Counts, Listing, OfficialDataset, folder_titles, listed_dataset, read_rows
-from zoo.errors import missing
 
 CUB_SOURCE = OfficialDataset(
     name="cub",
@@ -142,10 +141,8 @@ def _read_class_names(path: Path) -> list[str]:
 
 def _read_variable(path: Path, variable: str) -> np.ndarray:
     """Return a variable of a MAT file, at least 1-D; a struct array is indexed by field."""
-    try:
-        from scipy.io import loadmat
-    except ImportError:
-        raise missing("SciPy", "cars") from None
+    from scipy.io import loadmat
+
     if not path.is_file():
         raise CARS_SOURCE.damaged("missing-file", f"{path} is missing.", path)
     try:

@@ -51,11 +51,11 @@ Only retrieval and ranking have intervals. Revisiting is Roth et al. 2020, Revis
 Generalization Performance in Deep Metric Learning; Reality is Musgrave et al. 2020, A Metric Learning Reality Check.
 """
 
-from zoo.evaluation.bootstrap import bootstrap_intervals
 from zoo.evaluation.clustering import clustering_metrics
 from zoo.evaluation.evaluate import evaluate
 from zoo.evaluation.knn import nearest_neighbours
 from zoo.evaluation.retrieval import PerQuery, per_query, ranking_metrics, retrieval_metrics
+from zoo.evaluation.statistics import intervals_over_classes
 from zoo.evaluation.structure import structure_metrics
 from zoo.evaluation.verification import verification_metrics
 from zoo.models.results import Evaluation
@@ -63,9 +63,9 @@ from zoo.models.results import Evaluation
 __all__ = [
     "Evaluation",
     "PerQuery",
-    "bootstrap_intervals",
     "clustering_metrics",
     "evaluate",
+    "intervals_over_classes",
     "nearest_neighbours",
     "per_query",
     "ranking_metrics",

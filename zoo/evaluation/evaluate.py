@@ -17,7 +17,6 @@ from zoo.data import check_dataset, load_dataset
 from zoo.data.content import count_identical_pairs
 from zoo.data.dataset import FOLDER, DataIdentity, Dataset, identify, without
 from zoo.errors import EvaluationError, ImageError, UsageError, none_readable_message, unknown
-from zoo.evaluation.bootstrap import bootstrap_intervals, class_scores
 from zoo.evaluation.clustering import clustering_metrics
 from zoo.evaluation.inputs import as_labels, bounded_unit_rows
 from zoo.evaluation.knn import as_rows, check_matrix
@@ -25,6 +24,7 @@ from zoo.evaluation.memory import Budget, parse_size, release_pages, require_mem
 from zoo.evaluation.rerank.order import NONE, check_method
 from zoo.evaluation.retrieval import CLASS_MEANS, DEFAULT_K, check_depths, default_depths, per_query, ranking_per_query
 from zoo.evaluation.split import dataset_to_measure, find_split, read_whitened_classes
+from zoo.evaluation.statistics import class_scores, intervals_over_classes
 from zoo.evaluation.structure import structure_metrics
 from zoo.evaluation.verification import verification_metrics
 from zoo.models.load import Embedder, load
@@ -350,7 +350,7 @@ def _evaluate_rows(
         queries_without_relatives=scores.without_relatives,
         classes=classes,
         metrics={**scores.means(), **_embedding_metrics(groups, rows, labels)},
-        intervals=bootstrap_intervals(over_queries, scores.classes) if classes > 1 else {},
+        intervals=intervals_over_classes(over_queries, scores.classes) if classes > 1 else {},
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         versions=library_versions(),
         data=dataset.identity if dataset else _identify_labels(as_labels(labels, len(rows)), queries),

@@ -18,10 +18,10 @@ import numpy as np
 from zoo.data import folder_for
 from zoo.data.dataset import FOLDER, WHOLE, Dataset, without
 from zoo.errors import DatasetError, ImageError, MissingDependencyError, ModelFolderError, ZooError
-from zoo.evaluation.bootstrap import bootstrap_intervals
 from zoo.evaluation.evaluate import embed_dataset, evaluate, protocol_name, search_arguments
 from zoo.evaluation.retrieval import PerQuery, per_query
 from zoo.evaluation.split import EvaluationSplit, find_held_out, find_split
+from zoo.evaluation.statistics import SIGNED, intervals_over_classes
 from zoo.models.card import read_card
 from zoo.models.load import AUTO, Embedder, load
 from zoo.models.onnx_runtime import GRAPH_FILES
@@ -174,12 +174,12 @@ def measure_retrieval(
 def precision_cost(dataset: Dataset, fp32: PerQuery, variant: PerQuery, precision: str) -> dict[str, Any]:
     """Return the variant's means, their differences from fp32 and two 95 % intervals of each difference.
 
-    Both intervals are paired bootstraps: the differences between the variant and fp32 on one query are drawn, so the
-    difficulty of the queries cancels out. They answer two questions:
+    Both intervals are of the differences between the variant and fp32 on each query, so the difficulty of the queries
+    cancels out. They answer two questions:
 
-    interval: Whole classes are drawn. What would the variant lose on images of further classes? The number of classes
+    interval: Over classes. What would the variant lose on images of further classes? The number of classes
         limits it.
-    over_queries: Single queries are drawn. What does the variant lose on images of these classes, searched in this
+    over_queries: Over single queries. What does the variant lose on images of these classes, searched in this
         gallery? It is narrower where the queries of a class win and lose together, and says nothing about other
         classes.
 
@@ -192,8 +192,8 @@ def precision_cost(dataset: Dataset, fp32: PerQuery, variant: PerQuery, precisio
         precision: The variant's precision; its means have this key.
     """
     changes = {name: variant.values[name] - fp32.values[name] for name in COST_METRICS}
-    over_classes = bootstrap_intervals(changes, fp32.classes)
-    over_queries = bootstrap_intervals(changes, np.arange(len(fp32.rows)))
+    over_classes = intervals_over_classes(changes, fp32.classes, SIGNED)
+    over_queries = intervals_over_classes(changes, np.arange(len(fp32.rows)), SIGNED)
     before, after = fp32.means(), variant.means()
     rows = {
         name: {

@@ -15,10 +15,10 @@ import numpy as np
 
 from zoo.console import count
 from zoo.data.dataset import Dataset
-from zoo.evaluation.bootstrap import bootstrap_intervals
 from zoo.evaluation.evaluate import METRICS, search_arguments
 from zoo.evaluation.retrieval import per_query
 from zoo.evaluation.split import RECIPE_FILE
+from zoo.evaluation.statistics import SHARE, SIGNED, intervals_over_classes
 from zoo.files import read_object
 
 CHOSEN_BY = "map_at_r"
@@ -147,8 +147,12 @@ def measure_change(before: np.ndarray, after: np.ndarray, images: Dataset) -> tu
     first, second = (per_query(**search_arguments(rows, images.labels, images), k=(1,)) for rows in (before, after))
     changes = {name: second.values[name] - first.values[name] for name in METRICS}
     low, high, difference = (
-        bootstrap_intervals(values, first.classes)
-        for values in ({n: first.values[n] for n in METRICS}, {n: second.values[n] for n in METRICS}, changes)
+        intervals_over_classes(values, first.classes, bounds)
+        for values, bounds in (
+            ({n: first.values[n] for n in METRICS}, SHARE),
+            ({n: second.values[n] for n in METRICS}, SHARE),
+            (changes, SIGNED),
+        )
     )
     old, new = first.means(), second.means()
     return tuple(

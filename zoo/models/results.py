@@ -171,13 +171,13 @@ class Evaluation:
         queries: Number of queries, including those without relatives, which the metrics leave out.
         classes: Number of classes of the measured queries.
         metrics: Means over queries, as fractions, and the metrics of further groups (keys: `zoo.evaluation`).
-        intervals: Metric -> (low, high), 95 %, by resampling classes; empty below two classes.
+        intervals: Metric -> (low, high), 95 %, over classes; empty below two classes.
         date: ISO 8601, UTC.
         versions: Library -> version.
         unreadable: Number of images that could not be read and were left out.
         fingerprint: `Card.fingerprint` of the model.
         data: The identity of the measured images.
-        class_scores: `zoo.evaluation.bootstrap.class_scores` of R@1 and MAP@R, by which models are compared later. As
+        class_scores: `zoo.evaluation.statistics.class_scores` of R@1 and MAP@R, by which models are compared later. As
             JSON each is one text of numbers, which takes one line of a file.
         identical: Numbers of byte-identical pairs of a user's own images; None where they are not counted.
         whitened_classes: Number of measured classes of which the model was whitened on images; None where no whitening

@@ -22,11 +22,11 @@ from zoo.data.dataset import Dataset, subset
 from zoo.data.folder import ClassSplit, split_classes
 from zoo.data.table import LABEL, PATH
 from zoo.errors import HubError, HubUnreachableError, UsageError, ZooError
-from zoo.evaluation.bootstrap import paired_class_interval
 from zoo.evaluation.embeddings import read_embeddings, write_embeddings
 from zoo.evaluation.evaluate import METRICS, evaluate
 from zoo.evaluation.inputs import unit_rows
 from zoo.evaluation.split import learnt_classes, read_whitened_classes
+from zoo.evaluation.statistics import BETTER, ONE_SEED, WORSE, Estimate, difference_over_classes, judge
 from zoo.files import read_json, write_json
 from zoo.models.card import read_card
 from zoo.models.catalogue import ModelInfo, list_models
@@ -265,14 +265,16 @@ def fit_linear(features: np.ndarray, labels: np.ndarray, shrink: float = SHRINK)
 
 
 def recommend(rows: Sequence[BaselineScore]) -> Iterator[str]:
-    """Yield the recommendation for rows with the best first, by 95 % intervals of differences over classes.
+    """Yield the recommendation for rows with the best first, by paired differences over classes.
 
-    A model that knows images of the measured classes is chosen only if all do.
+    All forms beside the best are one family. A model that knows images of the measured classes is chosen only if all
+    do.
     """
     forms = [row for row in rows if row.form != LINEAR]
     fair = [row for row in forms if not row.notes] or forms
     best = fair[0]
-    ties = [best, *(row for row in fair[1:] if _undecided(best, row))]
+    verdicts = judge([_difference(best, row) for row in fair[1:]], [None] * (len(fair) - 1))
+    ties = [best, *(row for row, verdict in zip(fair[1:], verdicts, strict=True) if verdict.word != BETTER)]
     fastest = min(ties, key=lambda row: (row.milliseconds, row.bytes))
     score = _score_text(best)
     if len(forms) == 1:
@@ -280,10 +282,10 @@ def recommend(rows: Sequence[BaselineScore]) -> Iterator[str]:
     elif len(fair) == 1:
         yield f"{best.title}: {score}. No other form was made without images of these classes."
     elif len(ties) == 1:
-        yield f"{best.title} is best without labels: {score}. The others are worse by their whole 95 % intervals."
+        yield f"{best.title} is best without labels: {score}. The others are worse (Holm's p below .05)."
     else:
         others = ", ".join(row.title for row in ties[1:6]) + (" and others" if len(ties) > 6 else "")
-        yield f"Undecided between {best.title} ({score}) and {others}: the intervals of their differences include 0."
+        yield f"Undecided between {best.title} ({score}) and {others}: Holm's p of their differences is .05 or more."
         yield (
             f"Of these, {fastest.title} is the fastest ({fastest.milliseconds:.1f} ms per image, "
             f"{count(fastest.bytes, 'byte')} per vector)."
@@ -300,13 +302,13 @@ def _training_advice(rows: Sequence[BaselineScore], best: BaselineScore) -> Iter
     if trained is None:
         yield "Whether training helps is not known: that needs eight classes of two images or more."
         return
-    low, high = _difference(trained, best)
-    change = trained.metrics[CHOSEN_BY] - best.metrics[CHOSEN_BY]
-    bounds = f"{change:+.4f} ({interval_text((low, high), '+')})"
+    difference = _difference(trained, best)
+    (verdict,) = judge([difference], [None])
+    bounds = f"{difference.mean:+.4f} ({interval_text(difference.interval, '+')})"
     text = f"a linear map fitted with the labels of other classes changes MAP@R by {bounds}"
-    if low > 0:
+    if verdict.word == BETTER:
         yield f"Training helps: {text}. Next: zoo finetune DIR --from {best.model}"
-    elif high < 0:
+    elif verdict.word == WORSE:
         yield f"Labels do not help a linear map: {text}. Use {best.title} as it is, or train the network: zoo finetune."
     else:
         yield f"Undecided whether to train: {text}. Start with {best.title}; zoo finetune measures what training gains."
@@ -367,14 +369,8 @@ def _row(
     )
 
 
-def _difference(row: BaselineScore, other: BaselineScore) -> tuple[float, float]:
-    return paired_class_interval(row.class_scores, other.class_scores, CHOSEN_BY)
-
-
-def _undecided(best: BaselineScore, row: BaselineScore) -> bool:
-    if len(best.class_scores.get(CHOSEN_BY, ())) < 2:
-        return True
-    return _difference(best, row)[0] <= 0
+def _difference(row: BaselineScore, other: BaselineScore) -> Estimate:
+    return difference_over_classes(row.class_scores, other.class_scores, CHOSEN_BY)
 
 
 def _score_text(row: BaselineScore) -> str:
@@ -431,11 +427,12 @@ def protocol(comparison: BaselineComparison) -> str:
 
 
 def remarks(comparison: BaselineComparison) -> list[str]:
-    """Return the notes on rows (*) and the models that were left out."""
+    """Return the notes on rows (*) and intervals, and the models that were left out."""
     notes = list(dict.fromkeys(f"* {note}" for row in comparison.rows for note in row.notes))
     by_reason: dict[str, list[str]] = {}
     for name, reason in comparison.left_out.items():
         by_reason.setdefault(reason, []).append(name)
+    notes.append(f"Intervals are {ONE_SEED}.")
     return notes + [f"not measured: {', '.join(names)}: {reason}" for reason, names in by_reason.items()]
 
 

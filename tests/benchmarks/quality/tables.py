@@ -16,7 +16,8 @@ from training.studies.results import archived_lines
 from training.studies.study import EMBEDDING, FEATURES
 from zoo.data.dataset import OTHER_EDITIONS
 from zoo.errors import UsageError
-from zoo.evaluation import bootstrap_intervals
+from zoo.evaluation import intervals_over_classes
+from zoo.evaluation.statistics import SIGNED
 from zoo.files import read_object
 from zoo.render import Table
 
@@ -32,7 +33,7 @@ rates to the trunk's, composition of batches, start of the head, and whether bat
 begin with principal directions as head, and may keep that start (epoch 0); the peers begin with random weights.
 `tests/benchmarks/quality/peers.py` and `training/recipes/photos.py` state all settings with their sources.
 
-Intervals are 95 % bootstrap intervals over the unseen classes of the mean over seeds; they do not contain the variation
+Intervals are 95 % intervals over the unseen classes of the mean over seeds; they do not contain the variation
 between seeds. Seconds per step are of the wall clock, the median of the epochs; they include augmentation, forward,
 backward and update, without validation. Other work on the machine lengthens them."""
 
@@ -154,7 +155,7 @@ def score_cells(result: ArmResults, view: str) -> list[str]:
     """Return the cells of a view of an arm."""
     first = result.records[0]
     values = {metric: result.queries(view, metric) for metric in METRICS}
-    intervals = bootstrap_intervals(values, result.classes())
+    intervals = intervals_over_classes(values, result.classes())
     scores = []
     for metric in METRICS:
         low, high = intervals[metric]
@@ -187,12 +188,12 @@ def difference_table(results: Iterable[ArmResults]) -> Table:
 
 
 def difference_cells(ours: ArmResults, peer: ArmResults, seeds: set[int]) -> list[str]:
-    """Return difference and interval of each metric in points, with the same classes drawn for both arms."""
+    """Return difference and interval of each metric in points, paired by class."""
     values = {}
     for metric in METRICS:
         mine, theirs = (result.queries(result.best_view(metric), metric, seeds) for result in (ours, peer))
         values[metric] = mine - theirs
-    intervals = bootstrap_intervals(values, ours.classes())
+    intervals = intervals_over_classes(values, ours.classes(), SIGNED)
     cells = []
     for metric in METRICS:
         low, high = intervals[metric]

@@ -27,7 +27,8 @@ from tests.raising import raises
 from tests.serving import toys
 from tests.serving.toys import content
 from zoo.errors import GalleryError, ModelMismatchError, ModelNotFoundError, UsageError
-from zoo.evaluation import PerQuery, bootstrap_intervals, per_query
+from zoo.evaluation import PerQuery, intervals_over_classes, per_query
+from zoo.evaluation.statistics import SIGNED
 from zoo.models.load import Embedder
 
 pytestmark = pytest.mark.usefixtures("unannounced")
@@ -127,7 +128,7 @@ def test_both_models_are_measured_as_the_evaluation_measures(
         assert second["metrics"][name] == pytest.approx(new.means()[name], abs=1e-6)
         lost = {name: old.values[name] - new.values[name]}
         assert second["loss"]["intervals"][name] == pytest.approx(
-            bootstrap_intervals(lost, old.classes)[name], abs=1e-6
+            intervals_over_classes(lost, old.classes, SIGNED)[name], abs=1e-6
         )
     run("gallery rebuild", gallery, "--model", other_model.folder)
     table = capsys.readouterr().out

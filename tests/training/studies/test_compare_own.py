@@ -47,8 +47,10 @@ def test_seeds_are_one_row_and_differences_are_paired(two_methods: Path) -> None
     assert contrastive.ours.value == pytest.approx((0.61 + 0.64 + 0.66 + 0.10) / 4)
     assert contrastive.difference is not None
     assert contrastive.difference.seeds == (0, 1, 2)
-    assert contrastive.difference.value == pytest.approx(0.05 / 3)
-    assert contrastive.difference.interval == pytest.approx((0.016667 - 0.014343, 0.016667 + 0.014343), abs=1e-5)
+    assert contrastive.difference.estimate.mean == pytest.approx(0.05 / 3)
+    assert contrastive.difference.estimate.interval == pytest.approx(
+        (0.016667 - 0.014343, 0.016667 + 0.014343), abs=1e-5
+    )
     assert rows["alone", "recall_at_1"].difference is None
     assert rows["alone", "recall_at_1"].ours.interval == pytest.approx((0.49, 0.51))
 
@@ -76,8 +78,8 @@ def test_every_seed_is_compared_with_weights_that_were_not_trained(two_methods: 
     assert less is not None
     assert more is not None
     assert less.seeds == more.seeds == (0, 1, 2)
-    assert (less.value, more.value) == (pytest.approx(0.12), pytest.approx(-0.12))
-    assert less.interval == pytest.approx((0.12 - 0.04969, 0.12 + 0.04969), abs=1e-4)
+    assert (less.estimate.mean, more.estimate.mean) == (pytest.approx(0.12), pytest.approx(-0.12))
+    assert less.estimate.interval == pytest.approx((0.12 - 0.04969, 0.12 + 0.04969), abs=1e-4)
 
 
 def test_an_untrained_run_is_not_said_to_have_a_last_epoch(own_zoo: Path) -> None:
@@ -121,8 +123,8 @@ def test_measurements_of_other_images_are_not_compared(two_methods: Path) -> Non
         path.write_text(json.dumps([result | {"queries": 11}]))
     less = on_cub(against="margin-r50-cub-seed1")["contrastive", "recall_at_1"].difference
     assert less is not None
-    assert (less.seeds, less.interval) == ((0,), None)
-    assert less.value == pytest.approx(0.01)
+    assert (less.seeds, less.estimate.interval) == ((0,), None)
+    assert less.estimate.mean == pytest.approx(0.01)
 
 
 def put_data(home: Path, name: str, letter: str) -> None:
@@ -142,7 +144,7 @@ def test_seeds_on_other_images_are_another_row(two_methods: Path) -> None:
     assert found["margin-r50-cub-seed2", "b"].ours.value == pytest.approx(0.64)
     difference = found["contrastive", "a"].difference
     assert difference is not None
-    assert (difference.seeds, difference.value) == ((0, 1), pytest.approx(0.015))
+    assert (difference.seeds, difference.estimate.mean) == ((0, 1), pytest.approx(0.015))
     assert found["contrastive-seed2", "c"].no_difference == "not measured on these images"
 
 
@@ -200,7 +202,10 @@ def test_the_command_prints_every_format(two_methods: Path, capsys: pytest.Captu
     assert main([*words, "--against", "margin-r50-cub"]) == 0
     heading, _, _, *rows = capsys.readouterr().out.splitlines()
     assert heading.startswith("cub (images not recorded), test split, 5 classes")
-    lines = {line.split()[1]: line for line in rows if line.startswith(("recall_at_1", "mrr"))}  # not the wrapped ones
+    lines: dict[str, str] = {}
+    for line in rows:
+        if line.startswith(("recall_at_1", "mrr")):  # not the wrapped ones
+            lines[line.split()[1]] = lines.get(line.split()[1], "") + line
     assert "0.6200 ± 0.0200" in lines["margin-r50-cub"]
     assert "the model itself" in lines["margin-r50-cub"]
     assert "+0.0167" in lines["contrastive"]
@@ -221,7 +226,7 @@ def test_a_single_seed_is_found_without_its_number(own_zoo: Path) -> None:
     ((key, row),) = rows.items()
     assert key == ("contrastive-seed1", "recall_at_1")
     assert row.difference is not None
-    assert row.difference.value == pytest.approx(-0.1)
+    assert row.difference.estimate.mean == pytest.approx(-0.1)
 
 
 def test_an_unknown_data_set_gets_the_nearest_name(own_zoo: Path, capsys: pytest.CaptureFixture[str]) -> None:

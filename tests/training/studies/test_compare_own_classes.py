@@ -14,8 +14,9 @@ from training.studies.compare import find_runs
 from training.studies.compare_own import OwnScore, own_scores
 from zoo.cli.main import main
 from zoo.data.dataset import DataIdentity
-from zoo.evaluation.bootstrap import bootstrap_intervals
+from zoo.evaluation import intervals_over_classes
 from zoo.evaluation.evaluate import evaluate
+from zoo.evaluation.statistics import SIGNED
 from zoo.models.results import add_result, read_class_scores, read_results
 
 QUERIES = (3, 2, 4, 1)
@@ -42,7 +43,7 @@ def row(name: str, against: str) -> OwnScore:
 
 
 def by_queries(difference: np.ndarray) -> tuple[float, float]:
-    return bootstrap_intervals({"m": difference}, np.repeat(np.arange(4), QUERIES))["m"]
+    return intervals_over_classes({"m": difference}, np.repeat(np.arange(4), QUERIES), SIGNED)["m"]
 
 
 def test_one_seed_has_an_interval_over_classes(own_zoo: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -50,11 +51,11 @@ def test_one_seed_has_an_interval_over_classes(own_zoo: Path, capsys: pytest.Cap
     second = measured(own_zoo, "second", 0, [0.4, 0.35, 0.5, 0])
     found = row("second", "first").difference
     assert found is not None
-    assert (found.seeds, found.over) == ((0,), "classes")
-    assert found.value == pytest.approx((second - first).mean())
-    assert found.interval == pytest.approx(by_queries(second - first))
+    assert (found.seeds, found.estimate.over) == ((0,), "classes")
+    assert found.estimate.mean == pytest.approx((second - first).mean())
+    assert found.estimate.interval == pytest.approx(by_queries(second - first))
     assert main(["benchmark", "models", "--dataset", "cub", "--against", "first", "--metric", "recall_at_1"]) == 0
-    assert f"{found.interval[0]:.4f} to {found.interval[1]:.4f} over classes" in " ".join(
+    assert f"{found.estimate.interval[0]:.4f} to {found.estimate.interval[1]:.4f} over classes" in " ".join(
         capsys.readouterr().out.split()
     )
 
@@ -65,9 +66,9 @@ def test_other_seeds_are_compared_over_classes(own_zoo: Path) -> None:
     pair = [measured(own_zoo, f"second-seed{n}", n, s) for n, s in ((1, [0.4, 0.3, 0.5, 0]), (2, [0.6, 0.2, 0.5, 1]))]
     found = row("second", "first").difference
     assert found is not None
-    assert (found.seeds, found.over) == ((), "classes")
-    assert found.value == pytest.approx((np.mean(pair, axis=0) - first).mean())
-    assert found.interval == pytest.approx(by_queries(np.mean(pair, axis=0) - first))
+    assert (found.seeds, found.estimate.over) == ((), "classes")
+    assert found.estimate.mean == pytest.approx((np.mean(pair, axis=0) - first).mean())
+    assert found.estimate.interval == pytest.approx(by_queries(np.mean(pair, axis=0) - first))
 
 
 def test_other_images_and_scores_without_classes_have_none(own_zoo: Path) -> None:
@@ -80,7 +81,7 @@ def test_other_images_and_scores_without_classes_have_none(own_zoo: Path) -> Non
         results.write_text(json.dumps([{**entry, "class_scores": {**entry["class_scores"], "recall_at_1": damage}}]))
         found = row("damaged", "first").difference
         assert found is not None
-        assert (found.interval, found.over) == (None, None)
+        assert (found.estimate.interval, found.estimate.over) == (None, None)
     assert {r.name for r in own_scores(find_runs(), dataset="cub", against="first") if r.difference} == {"damaged"}
 
 
@@ -95,3 +96,25 @@ def test_a_measurement_keeps_the_scores_of_its_classes(tmp_path: Path) -> None:
     assert kept["queries"] == (15, 10, 5)
     for metric in ("recall_at_1", "map_at_r"):
         assert np.average(kept[metric], weights=kept["queries"]) == pytest.approx(result.metrics[metric], abs=1e-6)
+
+
+def test_seeds_and_classes_verdicts_and_margins_are_printed(own_zoo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two seeds of each: differences of .1 in every class and seed have no error, others are undecided."""
+    for seed in (1, 2):
+        measured(own_zoo, f"first-seed{seed}", seed, [0.5, 0.25, 0.7, 0.9])
+        measured(own_zoo, f"second-seed{seed}", seed, [0.6, 0.35, 0.8, 1])
+        measured(own_zoo, f"third-seed{seed}", seed, [0.9, 0.05, 0.6, 1])
+    words = ["benchmark", "models", "--dataset", "cub", "--against", "first", "--metric", "recall_at_1"]
+    assert main([*words, "--json"]) == 0
+    rows = {row["name"]: row["difference"] for row in json.loads(capsys.readouterr().out)}
+    assert rows["first"] is None
+    assert (rows["second"]["verdict"]["word"], rows["second"]["verdict"]["family"]) == ("better", 2)
+    assert (rows["second"]["estimate"]["over"], rows["second"]["note"]) == ("seeds and classes", "")
+    third = rows["third"]["verdict"]
+    assert third["word"] == "undecided"
+    assert main(words) == 0
+    assert f"(detectable: {third['detectable']:.4f})" in " ".join(capsys.readouterr().out.split())
+    assert main([*words, "--margin", "recall_at_1=.2", "--json"]) == 0
+    rows = {row["name"]: row["difference"] for row in json.loads(capsys.readouterr().out)}
+    assert rows["second"]["verdict"]["word"] == "equivalent"
+    assert main([*words, "--margin", "map_at_r=.2"]) == 2

@@ -16,16 +16,14 @@ from tests.training.studies.toys import SCORES, finish
 from tests.zoo.report.test_model import Reader
 from training.recipes.common import TRUNKS
 from training.studies.papers import find_study
-from training.studies.plan import Plan
+from training.studies.plan import Plan, read_plan, write_plan
 from training.studies.render import as_html, as_markdown, to_json, write_report
 from training.studies.report import build_report, published_score
 from training.studies.results import value_of
-from training.studies.statistics import (
-    HOLDS,
-    UNDECIDED,
-)
+from training.studies.statistics import FAILS, HOLDS
 from training.studies.study import DECAY, MAP_AT_R, R1, Arm, Measure, resolve_recipes, supports
-from zoo.errors import TrainingError
+from zoo.errors import TrainingError, UsageError
+from zoo.evaluation.statistics import BETTER, EQUIVALENT, UNDECIDED, WORSE
 from zoo.files import write_json
 from zoo.models.published import published_tables
 
@@ -83,14 +81,14 @@ def test_both_selections_are_compared_by_seed(tmp_path: Path) -> None:
         finish(run, SCORES[run.arm.label][run.seed] + more, [0.7, 0.3])
     report = build_report(both, tmp_path)
     effects = {(effect.arm, str(effect.measure)): effect for effect in report.selection_effects}
-    for arm, direction in (("margin", "higher"), ("contrastive", "undecided")):
+    for arm, direction in (("margin", BETTER), ("contrastive", UNDECIDED)):
         effect, expected = effects[arm, "test recall_at_1"], stats.ttest_1samp(shift[arm], 0).confidence_interval(0.95)
         assert effect.difference.interval == pytest.approx(tuple(expected), abs=1e-4)
-        assert effect.verdict == direction
-    assert effects["margin", "train spectral_decay"].verdict == "lower"
+        assert effect.verdict.word == direction
+    assert effects["margin", "train spectral_decay"].verdict.word == WORSE
     assert report.provenance_note == ""
     text = as_markdown(report)
-    assert "| margin | test recall_at_1 | +0.0110 | +0.0085 to +0.0135 | higher |" in text
+    assert "| margin | test recall_at_1 | +0.0110 | +0.0085 to +0.0135 | 0.022 | better |" in text
     assert "Validation-selected beside the last epoch" in Reader(as_html(report)).text
     assert to_json(report)["moved"][0]["arm"] == "margin"
 
@@ -131,9 +129,7 @@ def test_the_files_of_a_report_hold_its_numbers(plan: Plan, tmp_path: Path) -> N
     assert markdown == as_markdown(report)
     assert "| contrastive | 2 | 3 | 0.6567 ± 0.0058 |" in markdown
     assert "| contrastive beats margin | contrastive - margin | test recall_at_1 | +0.0467 |" in markdown
-    assert (
-        "Of 2 claims 2 hold, 0 do not, 0 are undecided. After Holm's correction 1 of those that hold stand." in markdown
-    )
+    assert "Of 2 claims 2 hold, 0 do not, 0 are undecided." in markdown
     tables = [line for line in markdown.splitlines() if line.startswith("|")]
     assert all(line.count("|") > 3 for line in tables)
 
@@ -163,7 +159,7 @@ def test_an_unfinished_study_reports_its_finished_runs(plan: Plan, tmp_path: Pat
     assert empty.rows == []
     assert {judged.verdict for judged in empty.claims} == {UNDECIDED}
     assert (
-        "| contrastive beats margin | contrastive - margin | test recall_at_1 |  |  | 0 |  | undecided |"
+        "| contrastive beats margin | contrastive - margin | test recall_at_1 |  |  | 0 |  | undecided | undecided |"
         in as_markdown(empty)
     )
 
@@ -172,8 +168,10 @@ def test_the_values_of_the_runs_are_in_the_report(plan: Plan, tmp_path: Path) ->
     values = to_json(build_report(plan, tmp_path))["values"]["last"]["test recall_at_1"]
     assert {arm: tuple(seeds.values()) for arm, seeds in values.items()} == SCORES
     (difference, close) = to_json(build_report(plan, tmp_path))["claims"]
-    assert difference["p_holm"] == pytest.approx(stats.ttest_rel(SCORES["contrastive"], SCORES["margin"]).pvalue)
-    assert close["p_holm"] is None
+    pair = SCORES["contrastive"], SCORES["margin"]
+    assert difference["tests"]["p"] == pytest.approx(stats.ttest_rel(*pair).pvalue)
+    assert (difference["tests"]["word"], difference["tests"]["p_equivalence"]) == (BETTER, None)
+    assert (close["tests"]["margin"], close["tests"]["word"]) == (close["within"], EQUIVALENT)
 
 
 def test_a_run_that_lacks_a_measure_is_named(plan: Plan, tmp_path: Path) -> None:
@@ -199,8 +197,10 @@ def test_the_report_has_published_numbers(tmp_path: Path) -> None:
     assert published["r-margin", "train spectral_decay"] is None
     assert published["margin", "test map_at_r"] is None
     markdown = as_markdown(report)
-    assert "| margin | 2 | 0.6000 ± 0.0000 | 0.6000 to 0.6000 |  |  | 0.6309 ± 0.0046 |" in markdown
-    assert "| +0.0000 to +0.0000 | 0.1300 |" in markdown  # of spectral decay the paper gives no deviation
+    assert "| margin | 2 | 0.6000 ± 0.0000 | 0.6000 to 0.6000 |  |  |  |  | 0.6309 ± 0.0046 |" in markdown
+    assert (
+        "| +0.0000 to +0.0000 | 1.000 | undecided (detectable: 0.0000) | 0.1300 |" in markdown
+    )  # of spectral decay the paper gives no deviation
     assert "published 0.6309 ± 0.0046" in Reader(as_html(report)).text
     assert {(row["published"], row["published_sd"]) for row in to_json(report)["rows"]} >= {(0.6309, 0.0046)}
     assert "revisiting-2 (arXiv:2002.08473): best epoch on the test set" in markdown
@@ -290,3 +290,23 @@ def test_the_studies_that_published_numbers_name_measure_them() -> None:
             sum(heads) or random or (int(reduced) if reduced.isdigit() else TRUNKS[score.backbone][1] * len(recipes))
         )
         assert {recipe.backbone.name for recipe in recipes} == {score.backbone}
+
+
+def test_a_margin_of_the_plan_makes_arms_equivalent_and_cannot_change(plan: Plan, tmp_path: Path) -> None:
+    """Contrastive is .04 to .05 above margin: better without a margin, and equivalent within .2."""
+    for margins, word, claim in (((), BETTER, HOLDS), (("recall_at_1=.2",), EQUIVALENT, FAILS)):
+        stated = dataclasses.replace(plan, margins=margins)
+        report = build_report(stated, tmp_path)
+        row = next(row for row in report.rows if (row.arm, row.measure) == ("contrastive", R1))
+        assert row.verdict is not None
+        assert (row.verdict.word, row.verdict.family) == (word, 1)
+        assert (report.claims[0].tests.word, report.claims[0].verdict) == (word, claim)
+        assert json.loads(json.dumps(to_json(report)))["margins"] == list(margins)
+        assert all(("recall_at_1 0.2" in text) == bool(margins) for text in (as_markdown(report), as_html(report)))
+    begun = Plan(find_study("claims/rho"), "glyphs", 1, margins=("recall_at_1=.2",))
+    assert write_plan(begun, tmp_path / "begun") == read_plan(tmp_path / "begun") == begun
+    with raises(TrainingError, "other-study"):
+        write_plan(dataclasses.replace(begun, margins=()), tmp_path / "begun")
+    for margin, code in (("nmi=.1", "unknown-name"), ("recall_at_1", "invalid-value")):
+        with raises(UsageError, code):
+            dataclasses.replace(plan, margins=(margin,))

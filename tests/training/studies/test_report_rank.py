@@ -22,8 +22,9 @@ from training.studies.papers import find_study
 from training.studies.plan import Plan
 from training.studies.render import as_html, as_markdown, to_json
 from training.studies.report import Report, build_report, low_ranks, rank_and_dim
-from training.studies.statistics import HOLDS, UNDECIDED
+from training.studies.statistics import HOLDS
 from training.studies.study import DECAY, EMBEDDING, FEATURES, R1, RANDOM_HEAD, Arm, Claim, Study, resolve_recipes
+from zoo.evaluation.statistics import UNDECIDED
 from zoo.evaluation.structure import spectral_decay
 from zoo.models.network import Network, create_heads, create_trunk, feature_count
 

@@ -25,10 +25,11 @@ from training.studies.plan import Plan
 from training.studies.render import as_html, as_markdown, to_json
 from training.studies.report import build_report
 from training.studies.runner import adoptable_recipes
-from training.studies.statistics import FAILS, HOLDS, UNDECIDED
+from training.studies.statistics import FAILS, HOLDS
 from training.studies.study import MAP_AT_R, R1, Arm, Measure, Trend, resolve_recipes
 from training.studies.trends import slopes_of, spearmans_of
 from zoo.errors import RecipeError
+from zoo.evaluation.statistics import UNDECIDED
 
 SCORES = {"margin": (0.60, 0.62, 0.61), "contrastive": (0.65, 0.66, 0.66), "ms": (0.63, 0.66, 0.65)}
 NAMES = ("margin", "contrastive", "ms", "pa")

@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 import pytest
+from scipy import stats
 
 import zoo
 from tests.raising import raises
@@ -14,6 +15,7 @@ from tests.serving import toys
 from zoo.cli import main as cli
 from zoo.cli.main import main
 from zoo.errors import UsageError
+from zoo.evaluation import per_query
 from zoo.models.results import read_results
 
 EVALUATE = ["evaluate", "toy-pool", "--runtime", "onnx", "--dataset", "folder"]
@@ -152,3 +154,51 @@ def test_lists_are_repeated_or_have_commas(capsys, pictures):
     assert {"recall_at_1", "recall_at_3", "eer", "spectral_decay"} <= result["metrics"].keys()
     assert main([*words, "-k", "1,x"]) == 2
     assert "'1,x'" in capsys.readouterr().err
+
+
+@pytest.fixture
+def two_files(tmp_path, monkeypatch):
+    """Write a.npy, b.npy of 24 classes of six images, labels y.npy: b is a with noise; both miss a few neighbours."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(24), 6)
+    rows = rng.normal(size=(24, 16))[labels] + rng.normal(size=(144, 16))
+    np.save("a.npy", rows.astype(np.float32))
+    np.save("b.npy", (rows + rng.normal(size=rows.shape)).astype(np.float32))
+    np.save("y.npy", labels)
+    return tmp_path
+
+
+def test_two_files_of_embeddings_are_compared(two_files, capsys):
+    assert main(["score", "a.npy", "b.npy", "--labels", "y.npy", "--margin", "map_at_r=.9", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    labels = np.load("y.npy")
+    values = [per_query(np.load(name), labels, k=(1,)).values for name in ("a.npy", "b.npy")]
+    for metric in ("recall_at_1", "map_at_r"):
+        by_class = [np.array([value[metric][labels == c].mean() for c in range(24)]) for value in values]
+        expected, found = stats.ttest_rel(*by_class), facts["differences"][metric]
+        assert found["mean"] == pytest.approx(expected.statistic * stats.sem(by_class[0] - by_class[1]))
+        assert found["interval"] == pytest.approx(tuple(expected.confidence_interval()))
+        assert (found["over"], found["n"], found["family"]) == ("classes", 1, 2)
+        assert "another seed" in found["note"]
+    assert (facts["differences"]["recall_at_1"]["word"], facts["differences"]["map_at_r"]["word"]) == (
+        "better",
+        "equivalent",
+    )
+    assert facts["differences"]["map_at_r"]["margin"] == 0.9
+    assert main(["score", "b.npy", "a.npy", "--labels", "y.npy", "--out", "out.json"]) == 0
+    text = capsys.readouterr().out
+    assert "worse" in text
+    assert "another seed is not in it" in text
+    assert json.loads((two_files / "out.json").read_text())["differences"]["map_at_r"]["word"] == "worse"
+    assert main(["score", "a.npy", "--labels", "y.npy", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["metrics"] == facts["results"][0]["metrics"]
+
+
+def test_files_of_other_labels_and_margins_without_a_pair_are_refused(two_files, capsys):
+    np.savez("c.npz", embeddings=np.load("a.npy"), labels=np.load("y.npy"))
+    np.savez("d.npz", embeddings=np.load("b.npy"), labels=np.load("y.npy")[::-1])
+    assert main(["score", "c.npz", "d.npz"]) == 2
+    assert "not of the same labels" in capsys.readouterr().err
+    assert main(["score", "a.npy", "--labels", "y.npy", "--margin", "map_at_r=.1"]) == 2
+    assert main(["score", "a.npy", "b.npy", "--labels", "y.npy", "--margin", "mrr=.1"]) == 2

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from tests.children import run_python
 from tests.raising import raises
 from tests.zoo.data.written import write_images
 from zoo.data import load_dataset, retrieval_sets
@@ -143,18 +142,3 @@ def test_a_damaged_mat_file_is_named(tmp_path: Path, content: str) -> None:
         path.write_text(content)
     with raises(DatasetError, "unreadable-file", path):
         retrieval_sets.load_cars("test", tmp_path, EXPECTED)
-
-
-def test_without_scipy_the_extra_is_named(tmp_path: Path) -> None:
-    write_in_one(tmp_path)
-    code = f"""
-import sys
-sys.modules["scipy"] = None
-from zoo.data import load_dataset
-from zoo.errors import MissingDependencyError
-try:
-    load_dataset("cars", "test", {str(tmp_path)!r})
-except MissingDependencyError as error:
-    print(error)
-"""
-    assert "dml-zoo[cars]" in run_python(code)

@@ -14,7 +14,7 @@ from tests.raising import raises
 from tests.serving import toys
 from zoo.data.dataset import DataIdentity, Dataset
 from zoo.errors import DatasetError, EvaluationError, ModelFolderError, ModelNotFoundError, UsageError
-from zoo.evaluation import Evaluation, bootstrap_intervals, evaluate, per_query, retrieval_metrics
+from zoo.evaluation import Evaluation, evaluate, intervals_over_classes, per_query, retrieval_metrics
 from zoo.models.load import Embedder
 from zoo.models.results import add_result, origin_text, read_results
 
@@ -43,7 +43,7 @@ def test_a_model_on_a_data_set(model, dataset):
     assert result.metrics == pytest.approx(retrieval_metrics(rows, dataset.labels, (1, 2)))
     assert result.metrics["recall_at_1"] > 0.5  # the pictures of a class do look alike to it
     measured = per_query(rows, dataset.labels, (1, 2))
-    assert result.intervals == bootstrap_intervals(measured.values, measured.classes)
+    assert result.intervals == intervals_over_classes(measured.values, measured.classes)
     assert (result.model, result.dataset, result.split) == ("toy-pool", "toys", "test")
     assert (result.runtime, result.precision, result.dim) == ("onnx", "fp32", toys.DIM)
     assert (result.queries, result.queries_without_relatives, result.classes) == (10, 1, 3)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from training.studies.statistics import correlation_triangle, pearson
+from zoo.evaluation.statistics import correlation_triangle, pearson
 from zoo.report.html import Block, ForestLine, ForestPlot, HeatMap, Section, page
 
 
