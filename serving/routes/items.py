@@ -224,7 +224,9 @@ async def add(request: Request, collection: CollectionDep, cpu_queue: CpuQueueDe
     return JSONResponse(answer.model_dump(), status)
 
 
-@router.patch("/items/{id:item}", summary="Change an item's label, metadata or key", responses=WRITING | refusals(404, 409))
+@router.patch(
+    "/items/{id:item}", summary="Change an item's label, metadata or key", responses=WRITING | refusals(404, 409)
+)
 async def change(collection: CollectionDep, item_id: ItemIdDep, values: ItemChange) -> ChangedItem:
     """Change what the body names; needs a write key. gallery_change is the number of this change, as in GET /stats."""
     fields = {name: getattr(values, name) for name in values.model_fields_set}

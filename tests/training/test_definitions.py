@@ -1,8 +1,8 @@
 """Golden values of every definition that decides a result.
 
 They pin what the definitions mean today, which other tests compare with independent loops and with the papers. They are
-not an oracle: a value that changes says that results from before are results of something else, so that its version must
-be raised, with a sentence in `training.definitions.CHANGES`. Then `python -m tests.training.test_definitions` renews
+not an oracle: a changed value says that results from before are results of something else, so that the version must be
+raised, with a sentence in `training.definitions.CHANGES`. Then `python -m tests.training.test_definitions` renews
 definitions.json, and refuses a new value under the old version, and a new version of the old value.
 """
 
