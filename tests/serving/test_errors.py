@@ -162,6 +162,7 @@ def test_a_wrong_method_is_answered_with_the_methods_of_its_path(gallery_folder:
             ("/search", "POST"),
             ("/items/3", "DELETE, GET, HEAD, PATCH"),
             ("/items", "GET, HEAD, POST"),
+            ("/items/bulk", "POST"),
         ):
             wrong = next(method for method in METHODS if method not in methods and method != "HEAD")
             answer = client.request(wrong, path)

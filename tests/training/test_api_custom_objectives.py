@@ -109,8 +109,9 @@ def test_the_card_the_list_and_the_page_name_what_was_trained(
     assert record["settings"] == {
         "batch.size": 8,
         "objective.loss": "ms",
-        "objective.loss_args": {},
+        "objective.loss_args": {"alpha": 2.0, "beta": 40.0, "base": 0.5, "kept_only": False},
         "objective.miner": "ms",
+        "objective.miner_args": {"epsilon": 0.1},
         "schedule.epochs": 1,
         "schedule.steps": 1,
     }

@@ -31,7 +31,7 @@ from zoo.models.verify import verify_records
         ("diva-r50-cub", ["schedule.epochs=200"], {}),  # as the paper has it
         ("diva-r50-cub", ["optimizer.lr=2e-5", "batch.size=56"], {"optimizer.lr": 2e-5, "batch.size": 56}),
         ("margin-r50-cub", ["objective.loss_args.beta=0.6"], {"objective.loss_args.beta": 0.6}),
-        ("margin-r50-cub", ["objective.miner=random"], {"objective.miner": "random"}),
+        ("margin-r50-cub", ["objective.miner=random"], {"objective.miner": "random", "objective.miner_args": {}}),
         ("diva-r50-cub", ["backbone.pretrained=org/w"], {"backbone.pretrained": "org/w"}),
         ("diva-ensemble-r50-cub", ["schedule.epochs=1"], {"schedule.epochs": 1}),
     ],

@@ -144,7 +144,7 @@ def test_training_by_name_writes_a_loadable_model_folder(own_zoo: Path) -> None:
     assert embeddings.shape == (1, recipe.dim)
     assert np.linalg.norm(embeddings) == pytest.approx(1, abs=1e-6)
     record = json.loads((outcome.folder / "recipe.json").read_text())
-    assert record["recipe"] == recipe.to_json()
+    assert record["recipe"] == recipe.record
     assert record["versions"]["torch"] == torch.__version__.split("+")[0] or record["versions"]["torch"]
     assert not list((own_zoo / "runs").glob("*/checkpoint.safetensors"))
     assert zoo.info("by-name").status == "trained"
