@@ -43,14 +43,14 @@ check: $(READY) ## check style, format, layers, types and prose
 	$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/mypy
 
-test: $(READY) ## run check and all tests at the same time
+test: $(READY) ## run check and the quick tests at the same time, about 5 minutes
 	$(MAKE) --no-print-directory --jobs 2 check tests
 
 tests: $(READY)
 	$(BIN)/python -m pytest --numprocesses logical --dist loadfile
 
-slow: $(READY)-slow ## run the tests that `make test` leaves out: long runs, several workers, the page, Ray, a Bento, onnxruntime-web (npm)
-	$(BIN)/python -m pytest -m slow --timeout 3600
+slow: $(READY)-slow ## run the other tests, about 25 minutes: servers, processes, pages' commands, long runs, Ray, a Bento
+	$(BIN)/python -m pytest -m slow --numprocesses logical --dist loadfile --timeout 1200
 
 docs: $(READY)-docs ## build the documentation in site/; a broken link is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

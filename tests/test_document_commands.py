@@ -30,6 +30,8 @@ from zoo.data import glyphs
 from zoo.models.card import read_card
 from zoo.models.load import load
 
+pytestmark = pytest.mark.slow
+
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = [page for page in PAGES if page.name != "report.md"]
 REASONS = {"hub", "data", "gpu", "hours", "server", "registry"}

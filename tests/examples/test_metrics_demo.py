@@ -56,6 +56,7 @@ def test_the_limit_of_classes_that_touch(monkeypatch: pytest.MonkeyPatch) -> Non
     assert scores["map_at_r"] == pytest.approx(11 / 16, abs=0.003)
 
 
+@pytest.mark.slow
 def test_the_script_prints_both_tables_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Three metrics agree and two differ; MAP@R of two relatives of ten, at ranks 1 and 10: (1/1 + 2/10) / 10."""
     metrics_demo.main(["--out", str(tmp_path / "new" / "m.png")])

@@ -201,6 +201,7 @@ def test_the_settings():
         list_settings([1.5])
 
 
+@pytest.mark.slow
 def test_the_command_writes_picture_and_figures(capsys, tmp_path: Path):
     picture, figures = tmp_path / "new" / "toy.png", tmp_path / "toy.json"
     arguments = ["--seeds", "2", "--steps", "3", "--probability", "0.4", "--json", str(figures)]

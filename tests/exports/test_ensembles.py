@@ -18,6 +18,8 @@ from zoo.models.onnx_runtime import GRAPH_FILES
 from zoo.models.results import EXPORT_FLOORS
 from zoo.models.verify import verify
 
+pytestmark = pytest.mark.slow
+
 HEADED = dataclasses.replace(CARD, heads=(Head("class", 8), Head("lambda", 4)))
 """A model whose heads have the names of Python keywords."""
 

@@ -60,6 +60,7 @@ def test_max_pooling_counts_zeros_that_were_padded() -> None:
     assert z.tolist() == [[[[-1]]]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", GRAPH_FILES)
 def test_every_batch_size_gives_torchs_embeddings(exported: Path, precision: str) -> None:
     expected = zoo.load(exported).embed(IMAGES)
@@ -90,6 +91,7 @@ def test_parity_says_what_was_measured(exported: Path) -> None:
     assert {check.name: check.ok for check in verify_records(exported)}["onnx/parity.json"] is True
 
 
+@pytest.mark.slow
 def test_parity_entries_of_other_graphs_are_removed_by_the_next_export(copy: Path) -> None:
     path = copy / "onnx" / "parity.json"
     parity = json.loads(path.read_text())
@@ -149,6 +151,7 @@ def test_parity_of_a_run_by_hand() -> None:
     json.dumps(broken.to_json(), allow_nan=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp16", "int8"])
 def test_under_its_floor_a_variant_is_refused_and_the_earlier_one_stays(
     copy: Path, pictures: Path, precision: str, monkeypatch: pytest.MonkeyPatch
@@ -165,6 +168,7 @@ def test_under_its_floor_a_variant_is_refused_and_the_earlier_one_stays(
     zoo.load(copy, runtime="onnx", precision=precision)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "moment", ["exports.export.write_metadata", "exports.export.measure_parity", "exports.export.write_json"]
 )
@@ -185,6 +189,7 @@ def _contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_a_graph_of_another_model_is_refused(copy: Path) -> None:
     card = read_card(copy)
     other = dataclasses.replace(card, files={**card.files, "model.safetensors": "0" * 64})
@@ -202,6 +207,7 @@ def _vouch(folder: Path, file: str) -> None:
     dataclasses.replace(card, files={**card.files, file: sha256_of(folder / file)}).write(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stands_in", "for_it"), [("int8", "fp32"), ("fp32", "int8"), ("fp32", "fp16")])
 def test_a_graph_in_another_precision_is_refused(copy: Path, stands_in: str, for_it: str) -> None:
     shutil.copy(copy / GRAPH_FILES[stands_in], copy / GRAPH_FILES[for_it])
@@ -221,6 +227,7 @@ def test_a_graph_of_an_older_export_says_neither_model_nor_precision_and_loads(c
     assert zoo.load(copy, runtime="onnx").embed(IMAGES[:1]).shape == (1, CARD.dim)
 
 
+@pytest.mark.slow
 def test_a_variant_without_fp32_beside_it(copy: Path, exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """fp16 is made from an fp32 graph of its own where the folder's cannot be vouched for."""
     made = []
@@ -341,6 +348,7 @@ def test_a_cpu_without_vnni_gets_the_same_embeddings(exported: Path, monkeypatch
     assert (here * there).sum(1).min() > 0.999
 
 
+@pytest.mark.slow
 def test_the_command(copy: Path, pictures: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["export", str(copy), "--precision", "fp16", "--precision", "int8"]
     assert main([*words, "--calibration", str(pictures), "--json"]) == 0
@@ -355,6 +363,7 @@ def test_the_command(copy: Path, pictures: Path, capsys: pytest.CaptureFixture[s
     assert "'glyfs'. Did you mean 'glyphs'?" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_costs_are_measured_on_the_held_out_classes_of_the_images_that_calibrate(tmp_path: Path) -> None:
     make_toy(tmp_path / "toy", dataclasses.replace(CARD, dataset="folder"))
     for i, name in enumerate("abcd"):

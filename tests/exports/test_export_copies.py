@@ -66,6 +66,7 @@ def test_a_folder_of_the_cache_is_copied_under_its_repositorys_name(cached: Path
     assert not (own_zoo / "models").exists()
 
 
+@pytest.mark.slow
 def test_a_failed_export_leaves_no_copy(own_zoo: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shipped = SHIPPED / "margin-conv4-glyphs"
     target = output_folder(shipped, ["int8"], "margin-conv4-glyphs")

@@ -20,6 +20,8 @@ from zoo.errors import ModelFolderError, command
 from zoo.models.onnx_runtime import GRAPH_FILES
 from zoo.models.verify import verify
 
+pytestmark = pytest.mark.slow
+
 
 def add_and_die(folder: Path, graph: Path, last: str) -> None:
     """Add a graph in a child process that ends as soon as it has renamed the file `last`."""

@@ -28,6 +28,8 @@ from zoo.models.onnx_runtime import GRAPH_FILES, RESIZING_FILES
 from zoo.models.results import Check
 from zoo.models.verify import verify
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def resizing(exported: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -17,7 +17,7 @@ from zoo.models.onnx_runtime import GRAPH_FILES
 from zoo.models.results import GOLDEN_FLOORS
 
 # huggingface_hub sends large files in a way that its own HTTP library no longer recommends.
-pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")]
 
 
 def test_variants_that_were_pushed_load_by_name_and_embed(

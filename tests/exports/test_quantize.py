@@ -55,6 +55,7 @@ def test_weights_and_outputs_of_a_linear_layer(tmp_path: Path) -> None:
     assert np.abs(got[:, 2] - float32[:, 2]).max() > 0
 
 
+@pytest.mark.slow
 def test_a_scope_that_gives_nan_is_worse_than_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     candidates: list[bool] = []
 
@@ -71,6 +72,7 @@ def test_a_scope_that_gives_nan_is_worse_than_any_other(tmp_path: Path, monkeypa
     assert path.is_file()
 
 
+@pytest.mark.slow
 def test_the_first_of_equally_near_scopes_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantize, "run_graph", lambda path, pixels: np.full_like(run_graph(path, pixels), np.nan))
     details = write_int8(linear(tmp_path / "fp32.onnx"), PIXELS, tmp_path / "int8.onnx")

@@ -26,6 +26,8 @@ from zoo.errors import ExportError
 from zoo.models.card import read_card
 from zoo.models.verify import verify
 
+pytestmark = pytest.mark.slow
+
 SIZES = ((30, 41), (133, 200), (200, 133), (32, 32), (1, 1), (7, 300), (300, 7))
 
 

@@ -33,6 +33,7 @@ def text_tower(folder: Path, graph: Path, tokenizer: Path, *more: str) -> int:
     return main(["text-tower", str(folder), "--graph", str(graph), "--tokenizer", str(tokenizer), *more])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("masked", "half"), [(True, False), (False, False), (True, True)])
 def test_text_rows_are_numpys(folder: Path, tmp_path: Path, masked: bool, half: bool) -> None:
     files = text_toys.write_tower(tmp_path / "text", DIM, masked=masked, half=half)

@@ -90,6 +90,7 @@ def test_probes_are_answered_at_any_name_and_as_often_as_they_come(gallery_folde
                 assert answers == [200] * 3
 
 
+@pytest.mark.slow
 def test_a_service_with_a_read_key_may_be_public(gallery_folder: Path) -> None:
     environment = {"ZOO_SERVE_READ_KEYS": READER}
     with serving(gallery_folder, "--host", "0.0.0.0", "--max-k", 3, environment=environment) as running:
@@ -105,6 +106,7 @@ def test_the_process_loads_no_torch(server: Running) -> None:
     assert "torch" not in Path(f"/proc/{server.process.pid}/maps").read_text()
 
 
+@pytest.mark.slow
 def test_a_uvicorn_of_its_own_logs_no_query_strings(gallery_folder: Path) -> None:
     words = [sys.executable, "-m", "uvicorn", "serving.app:create_app", "--factory", "--port", "0"]
     environment = {**os.environ, GALLERY: str(gallery_folder)}

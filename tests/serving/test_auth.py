@@ -232,6 +232,7 @@ async def page() -> str:
     return "page"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("server", "status"),
     [
@@ -331,6 +332,7 @@ OWN = [
 ]
 
 
+@pytest.mark.slow
 def test_a_page_of_another_site_reaches_only_what_is_open(gallery_folder: Path) -> None:
     """A form or a picture of any page in a browser on this machine would otherwise let the service compute."""
     with local_client(gallery_folder, write_keys=WRITER) as client:

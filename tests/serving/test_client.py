@@ -52,6 +52,7 @@ for _ in range(100_000):
 # Searching and reading
 
 
+@pytest.mark.slow
 def test_search_and_read(kind: Any, server: Running, gallery_folder: Path, model: Embedder, tmp_path: Path) -> None:
     service = kind(server.url)
     assert service.ready()
@@ -85,6 +86,7 @@ def test_search_and_read(kind: Any, server: Running, gallery_folder: Path, model
     assert [collection.name for collection in service.collections()] == [None]
 
 
+@pytest.mark.slow
 def test_many_images_are_sent_in_parts(
     kind: Any, writable: Running, model: Embedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,6 +163,7 @@ def test_items_are_filtered_by_metadata(kind: Any, writable: Running) -> None:
     assert len({item.id for item in sample} & {item.id for item in service.items().items}) == len(sample) == 5
 
 
+@pytest.mark.slow
 def test_search_by_text(kind: Any, text_server: Running, server: Running, caplog: pytest.LogCaptureFixture) -> None:
     answer = httpx.post(f"{text_server.url}/search", json={"text": "red stripes", "k": 4}).json()
     service = kind(text_server.url)
@@ -487,6 +490,7 @@ def test_signatures_and_documentation() -> None:
     assert client.SearchKeywords.__annotations__.keys() == schemas.SearchParameters.model_fields.keys() - queries
 
 
+@pytest.mark.slow
 def test_client_loads_no_library_of_the_service() -> None:
     code = """
 import sys

@@ -111,6 +111,7 @@ def test_no_graph_is_made_for_a_precision_that_the_environment_names(
     assert started == []
 
 
+@pytest.mark.slow
 def test_the_demo_indexes_photographs_of_your_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import demo
 
@@ -142,6 +143,7 @@ def test_the_demo_uses_another_port_if_its_own_is_taken() -> None:
     assert free_port(70_000) == 0
 
 
+@pytest.mark.slow
 def test_a_server_sees_what_is_indexed_meanwhile(model: Embedder, pictures: Path, tmp_path: Path) -> None:
     gallery = tmp_path / "g"
     index_folder(model, str(model.folder), pictures / "red stripes", gallery)

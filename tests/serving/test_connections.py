@@ -19,6 +19,8 @@ import pytest
 from serving.watchdog import KILLED
 from tests.serving.running import ROOT, Running, arguments, serving
 
+pytestmark = pytest.mark.slow
+
 GET = b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 POST = b"POST /search?k=1 HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: image/png\r\n"
 ONE_AND_TWO = pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.slow)])

@@ -71,6 +71,7 @@ def refusal(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["error"]["code"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", READERS)
 def test_each_is_searched_by_its_own_model_in_its_own_gallery(
     service: TestClient, folders: dict[str, Path], model: Embedder, other_model: Embedder, name: str

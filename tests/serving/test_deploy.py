@@ -120,6 +120,7 @@ def test_systemd_understands_the_unit(name: str, tmp_path: Path) -> None:
     assert (done.returncode, "dml-zoo" in done.stderr) == (0, False), done.stderr
 
 
+@pytest.mark.slow
 def test_the_backup_unit_makes_a_copy_and_keeps_the_seven_newest(gallery_folder: Path, tmp_path: Path) -> None:
     backups = tmp_path / "backups"
     old = [backups / f"20260101T0{hour}0000Z" for hour in range(9)]
@@ -141,6 +142,7 @@ def assemble(gallery: Path, out: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
 
 
+@pytest.mark.slow
 def test_a_parcel_holds_the_recipe_the_gallery_and_the_model(gallery_folder: Path, tmp_path: Path) -> None:
     parcel = tmp_path / "parcel"
     done = assemble(gallery_folder, parcel)

@@ -56,6 +56,7 @@ def assert_refused(answer: httpx.Response, status: int, code: str, path: Path) -
     assert str(path) not in answer.text
 
 
+@pytest.mark.slow
 def test_a_full_disk_refuses_writes_and_nothing_else(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     allowed = resource.getrlimit(resource.RLIMIT_FSIZE)
     with serving(path) as service:
@@ -118,6 +119,7 @@ def test_a_message_keeps_the_case_of_a_models_name() -> None:
     assert message[0].isupper()
 
 
+@pytest.mark.slow
 def test_without_its_milvus_a_gallery_is_unavailable(
     path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -170,6 +172,7 @@ def test_a_wrong_method_is_answered_with_the_methods_of_its_path(gallery_folder:
             assert answer.json()["error"]["code"] == "method_not_allowed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "path", "sent"),
     [

@@ -10,6 +10,8 @@ import pytest
 from tests.proof import fuzz, hostile, poison, specification
 from tests.proof.service import Service, service
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def served(gallery_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:

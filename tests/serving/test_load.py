@@ -17,6 +17,7 @@ from tests.proof import load
 from tests.proof.machine import Machine, Pace
 
 
+@pytest.mark.slow
 def test_a_service_under_load_and_under_too_much(gallery_folder: Path, tmp_path: Path) -> None:
     # Less than the 80 % of the long form: other tests take their share of the machine meanwhile.
     report = load.run(tmp_path, 3, 0.4, 0.5, share=0.4, gallery=gallery_folder)

@@ -236,6 +236,7 @@ def end(process: subprocess.Popen[str]) -> None:
     process.communicate()
 
 
+@pytest.mark.slow
 def test_workers_are_added_up_and_what_a_dead_one_had_in_progress_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,6 +316,7 @@ def test_two_workers_report_their_sums_and_a_restarted_one_counts_once(gallery_f
         assert samples[refused] == 10
 
 
+@pytest.mark.slow
 def test_no_request_creates_a_label_of_its_own(gallery_folder: Path) -> None:
     """Methods, paths, parameters, collections and headers that a client makes up appear in no series."""
     with serving([f"birds={gallery_folder}"]) as running:

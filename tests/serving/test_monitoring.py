@@ -67,6 +67,7 @@ def test_names_of_an_expression() -> None:
     assert names(expression) == {"zoo_x_bucket": {"le", "code", "job", "route"}, "zoo_z": set()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("expression", sorted(set(expressions())))
 def test_every_expression_asks_for_series_and_labels_that_exist(expression: str) -> None:
     for name, used in names(expression).items():

@@ -56,6 +56,7 @@ def answers(http: TestClient, value: str) -> Iterator[httpx.Response]:
     yield http.put("/items/by-key/k", files=files, data={"metadata": f'{{"a": {value}}}'})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("monster", MONSTERS)
 def test_monstrous_values_are_refused(http: TestClient, monster: str) -> None:
     value = MONSTERS[monster]

@@ -25,6 +25,7 @@ def page(browser: Browser, server: Running) -> Iterator[Page]:
         yield page
 
 
+@pytest.mark.slow
 def test_a_dropped_image_finds_its_neighbours(page: Page) -> None:
     for kind, label in enumerate(toys.CLASSES):
         drop(page, toys.query(kind), f"query {kind}.png")
@@ -42,6 +43,7 @@ def test_a_dropped_image_finds_its_neighbours(page: Page) -> None:
     assert page.locator("img[src='x']").count() == 0
 
 
+@pytest.mark.slow
 def test_a_click_on_a_result_searches_from_it(page: Page) -> None:
     drop(page, toys.query(2))
     assert labels(page)[0] == "green disc"
@@ -132,6 +134,7 @@ REFUSALS = {
 }
 
 
+@pytest.mark.slow
 def test_a_refusal_says_its_reason_and_can_be_tried_again_if_it_passes(page: Page) -> None:
     refused: list[int] = []
 
@@ -278,6 +281,7 @@ def nearest(server: Running, text: str) -> list[int]:
     return [hit["id"] for hit in answer.json()["results"]]
 
 
+@pytest.mark.slow
 def test_words_find_images_and_stay_in_the_address(browser: Browser, text_server: Running) -> None:
     with opened(browser, text_server.url) as page:
         field = page.get_by_role("searchbox", name="Or describe what you are looking for")
@@ -309,6 +313,7 @@ def test_words_find_images_and_stay_in_the_address(browser: Browser, text_server
         expect(page.locator("#note")).to_contain_text("its end was left out")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "scheme"), LOOKS)
 def test_a_search_by_text_is_accessible(
     browser: Browser, text_server: Running, size: tuple[int, int], scheme: str

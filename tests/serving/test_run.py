@@ -30,6 +30,8 @@ from tests.serving import toys
 from tests.serving.running import Running, run, serving, stopped
 from zoo.errors import UsageError
 
+pytestmark = pytest.mark.slow
+
 KEY = "write-key-of-the-workers"
 HEADERS = {"authorization": f"Bearer {KEY}"}
 GET = b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n"

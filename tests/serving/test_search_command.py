@@ -204,6 +204,7 @@ def test_a_text_is_searched_in_the_folder_and_at_the_service(
         assert main(["search", *map(str, words)]) == 2
 
 
+@pytest.mark.slow
 def test_a_service_does_not_start_with_a_changed_text_tower(
     text_gallery: Path, towers: Embedder, tmp_path: Path
 ) -> None:

@@ -24,6 +24,8 @@ from tests.serving.running import ROOT
 from zoo.data.images import Limits
 from zoo.errors import GalleryError
 
+pytestmark = pytest.mark.slow
+
 
 def test_one_request_through_bentoml(gallery_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "query.png").write_bytes(toys.query(2))

@@ -232,6 +232,7 @@ def test_a_file_of_something_else_is_refused_without_showing_it(tmp_path: Path, 
         read_keys_file(tmp_path / "none")
 
 
+@pytest.mark.slow
 def test_the_command_takes_the_file(tmp_path: Path, gallery_folder: Path) -> None:
     write_keys(tmp_path, f"{READ_KEYS}_FISH={READER}\n")
     outcome = run("serve", f"birds={gallery_folder}", "--keys-file", tmp_path / "keys", "--port", 0)

@@ -16,6 +16,8 @@ from tests.proof.slow import slow_files
 from tests.serving import toys
 from tests.serving.running import Running, run, serving
 
+pytestmark = pytest.mark.slow
+
 SLOWEST = ("PNG of profiles", "TIFF of deflate tiles", "TIFF of a tile of 2 GB", "TIFF of JPEG tiles of 99 scans")
 
 

@@ -23,6 +23,8 @@ from zoo.cli.main import main
 from zoo.errors import GalleryError
 from zoo.models.load import Embedder
 
+pytestmark = pytest.mark.slow
+
 KEY = "k" * 32
 BAD = [
     "a\x1b[2Jb",

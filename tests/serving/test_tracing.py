@@ -20,6 +20,8 @@ from serving.metrics import TELEMETRY
 from tests.serving import toys
 from tests.serving.running import serving
 
+pytestmark = pytest.mark.slow
+
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SERVER, INTERNAL, ERROR = Span.SPAN_KIND_SERVER, Span.SPAN_KIND_INTERNAL, 2
 

@@ -98,6 +98,7 @@ def test_the_kept_epoch_is_stated_with_the_number_of_classes_that_chose_it(pictu
     assert few_classes_note(2) in outcome.summary()
 
 
+@pytest.mark.slow
 def test_scores_on_learnt_classes_are_noted(
     pictures: Path, own_zoo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -156,6 +156,7 @@ def test_mistakes_on_the_command_line(arguments: list[str], value: str) -> None:
     assert value in str(caught.value)
 
 
+@pytest.mark.slow
 def test_members_are_trained_once_and_joined(own_zoo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images = [np.full((16, 16, 3), 40 * i, np.uint8) for i in range(4)]
     data = dataclasses.replace(noise(), golden=images)

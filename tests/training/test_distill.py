@@ -202,6 +202,7 @@ def test_labels_only_choose_the_epoch() -> None:
     assert not held_out_to_choose(alone, True, 0).any()
 
 
+@pytest.mark.slow
 def test_held_out_training_classes_choose_the_epoch(teacher: Path, own_zoo: Path) -> None:
     train, test = (dataclasses.replace(noise(classes), name="folder") for classes in (8, 4))
     pictures = StudentImages(train, test, True, "given", 0, 0.0)
@@ -273,6 +274,7 @@ def test_wrong_arguments_are_refused_before_training(
     assert not (own_zoo / "runs").exists()
 
 
+@pytest.mark.slow
 def test_a_student_of_a_shipped_model(own_zoo: Path) -> None:
     """A student that saw a few glyphs is nearer to its teacher than chance, and is an ordinary model folder."""
     few = [glyphs(split, count) for split, count in (("train", 32), ("test", 12))]
@@ -331,6 +333,7 @@ def test_a_finetune_of_a_student_knows_what_its_teacher_saw(teacher: Path, tmp_p
     assert set(classes_seen(made.outcome.folder, load_dataset("folder", "all", tmp_path))) == {*mine, "class 3"}
 
 
+@pytest.mark.slow
 def test_the_held_out_classes_are_measured_again_from_the_folder(teacher: Path, tmp_path: Path) -> None:
     root = write_pictures(tmp_path)
     (root / "class 0" / "broken.png").write_bytes(b"no image")
@@ -342,6 +345,7 @@ def test_the_held_out_classes_are_measured_again_from_the_folder(teacher: Path, 
     assert "not checked: teacher_neighbours_at_" in check.detail
 
 
+@pytest.mark.slow
 def test_a_stopped_run_continues_to_the_same_weights(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -370,6 +374,7 @@ def test_a_stopped_run_continues_to_the_same_weights(
     assert distilled("toy", lambda: pictures, small("cut"), True).outcome.name == "cut"
 
 
+@pytest.mark.slow
 def test_on_the_command_line(teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = write_pictures(tmp_path / "pictures")
     (root / "class 0" / "bad.png").write_bytes(b"no image")

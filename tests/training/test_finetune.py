@@ -201,6 +201,7 @@ def test_wrong_arguments_are_refused_before_training(base: Path, tmp_path: Path,
     assert main(["finetune", str(root), "--from", "nobody-knows"]) == 2
 
 
+@pytest.mark.slow
 def test_wrong_arguments_are_reported_before_torch_is_loaded(base: Path) -> None:
     mistakes = [
         (["--seed", "-1"], "invalid-value"),
@@ -243,6 +244,7 @@ def test_two_classes_are_refused(tmp_path: Path) -> None:
         read_training_folder(root)
 
 
+@pytest.mark.slow
 def test_a_single_head_of_the_base_goes_on(base: Path, tmp_path: Path) -> None:
     """Before the first step the new model is the base, unless it is whitened: equal embeddings and sizes."""
     root = write_pictures(tmp_path)

@@ -66,6 +66,7 @@ def test_a_list_shows_the_score_of_new_heads_on_the_classes_held_out(
     assert row["recall_at_1"] is not None
 
 
+@pytest.mark.slow
 def test_a_second_finetune_does_not_change_the_first(
     base: Path, own_zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,6 +101,7 @@ def test_a_second_finetune_does_not_change_the_first(
     assert novelty(()) == "that it never saw"
 
 
+@pytest.mark.slow
 def test_a_model_that_has_a_name_is_recorded_by_it_and_no_path_is_published(
     base: Path, own_zoo: Path, tmp_path: Path
 ) -> None:
@@ -119,6 +121,7 @@ def test_a_model_that_has_a_name_is_recorded_by_it_and_no_path_is_published(
     assert starts == {"mine": "toy", "whole": "mine", "more": str(elsewhere)}
 
 
+@pytest.mark.slow
 def test_stopped_training_continues_from_a_model_by_its_name(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

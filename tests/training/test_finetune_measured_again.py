@@ -16,6 +16,8 @@ from zoo.evaluation import retrieval_metrics
 from zoo.evaluation.remeasure import remeasure
 from zoo.models.results import read_results
 
+pytestmark = pytest.mark.slow
+
 QUICK = ["schedule.epochs=1", "schedule.steps=2", "data.validation=0"]
 
 

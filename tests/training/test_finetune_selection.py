@@ -24,6 +24,8 @@ from zoo.models.baselines import UNTRAINED
 from zoo.models.card import Head
 from zoo.models.results import few_classes_note, read_results
 
+pytestmark = pytest.mark.slow
+
 REQUEST = FinetuneRequest("toy", "mine", views=1, device="cpu")
 HARMFUL = ["schedule.epochs=2", "schedule.steps=3", "optimizer.lr=5"]
 

@@ -46,6 +46,7 @@ def kinds(trunk: nn.Module) -> dict[str, str]:
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", TRUNKS)
 @pytest.mark.parametrize(
     ("mode", "fixed"), [("none", set()), ("statistics", {"statistics"}), ("all", {"statistics", "affine"})]

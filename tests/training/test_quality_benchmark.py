@@ -299,6 +299,7 @@ def test_a_peer_trains_trunk_and_head(name: str, tmp_path: Path, monkeypatch: py
 COMMITTED = [Path(__file__).parents[2] / "docs" / "studies" / name for name in ("peers-birds-frozen", "peers-photos")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", COMMITTED, ids=lambda folder: folder.name)
 def test_the_committed_table_is_that_of_the_records(folder: Path) -> None:
     assert (folder / "report.md").read_text(encoding="utf-8") == tables.markdown(folder)

@@ -52,6 +52,7 @@ def members(recipe: Recipe | EnsembleRecipe) -> list[Recipe]:
     return [recipe] if isinstance(recipe, Recipe) else list(recipe.members)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dataset", sorted(CLASSES))
 def test_every_recipe_is_named_as_its_parts_and_can_be_built(dataset: str) -> None:
     names = [name for name in RECIPES if name.endswith(f"-{dataset}")]

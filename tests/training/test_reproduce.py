@@ -152,6 +152,7 @@ def test_what_cannot_be_reproduced_is_refused():
         recorded_result(paths.SHIPPED / SMALLEST, "omniglot")
 
 
+@pytest.mark.slow
 def test_a_run_that_is_too_short_is_not_a_reproduction(home, capsys):
     short = ["--set", "schedule.epochs=1", "--set", "schedule.steps=2", "--quiet", "--json"]
     before = (paths.SHIPPED / SMALLEST / "results.json").read_bytes()

@@ -75,6 +75,7 @@ def curve(log: list[dict[str, Any]]) -> list[tuple[float, float, float]]:
     return [(r["loss"], r["validation_recall_at_1"], r["validation_map_at_r"]) for r in log]
 
 
+@pytest.mark.slow
 def test_training_lowers_the_loss_and_repeats_itself(tmp_path: Path, small_glyphs: data.TrainingData) -> None:
     recipe = toy(schedule=Schedule(5, 10, "one-cycle", average=0.5))
     first = fit(recipe, small_glyphs, tmp_path / "a", CPU, progress=False)
@@ -87,6 +88,7 @@ def test_training_lowers_the_loss_and_repeats_itself(tmp_path: Path, small_glyph
     assert curve(other.log) != curve(first.log)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [Batch(32, "spc", 4), Batch(32, "frd", 4, {"pool": 100})])
 def test_an_interrupted_run_has_the_log_of_an_uninterrupted_one(
     tmp_path: Path, small_glyphs: data.TrainingData, monkeypatch: pytest.MonkeyPatch, batch: Batch
@@ -114,6 +116,7 @@ def test_an_interrupted_run_has_the_log_of_an_uninterrupted_one(
     assert [line["epoch"] for line in lines] == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_kill_9_then_the_same_command_gives_the_identical_curve(tmp_path: Path) -> None:
     log = tmp_path / "killed" / "log.jsonl"
     process = children.start(one_run.main, tmp_path / "killed")

@@ -225,6 +225,7 @@ def test_unknown_and_missing_trackers_are_refused(tmp_path: Path, monkeypatch: p
         create_trackers(["wandb"], recipe(), tmp_path)
 
 
+@pytest.mark.slow
 def test_compiled_and_plain_trunks_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     # The graph is captured as ever, but not turned into machine code, which takes a minute.
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))

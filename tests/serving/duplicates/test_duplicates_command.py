@@ -62,6 +62,7 @@ def test_copies_in_a_folder_are_grouped_around_the_largest(images: Path, capsys:
     assert run_here("duplicates", images, "--strict") == 1
 
 
+@pytest.mark.slow
 def test_a_kept_gallery_compares_only_new_images(images: Path, tmp_path: Path, capsys: Capture) -> None:
     kept = tmp_path / "kept"
     told(capsys, images, "--gallery", kept)
@@ -101,6 +102,7 @@ def test_reports_hold_every_file_and_escape_names(images: Path, tmp_path: Path, 
     assert not {tag for tag, _ in tags} & {"script", "link", "iframe"}
 
 
+@pytest.mark.slow
 def test_copies_are_moved_and_the_best_stays(images: Path, tmp_path: Path, capsys: Capture) -> None:
     before = {path.name: path.read_bytes() for path in images.rglob("*.png")}
     target = tmp_path / "copies"
@@ -118,6 +120,7 @@ def test_copies_are_moved_and_the_best_stays(images: Path, tmp_path: Path, capsy
     assert told(capsys, images)["groups"] == []
 
 
+@pytest.mark.slow
 def test_nothing_is_overwritten_and_links_and_changed_files_stay(images: Path, tmp_path: Path, capsys: Capture) -> None:
     kept = tmp_path / "kept"
     (images / "sub" / "again.png").unlink()

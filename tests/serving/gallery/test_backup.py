@@ -74,6 +74,7 @@ def test_what_is_restored_is_what_was_there(path: Path, tmp_path: Path) -> None:
     assert content(path).keys() == set(range(1, 201))
 
 
+@pytest.mark.slow
 def test_a_copy_is_of_one_moment_while_another_process_writes(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,6 +43,7 @@ def images(tmp_path: Path) -> list[Path]:
     return [tmp_path / "0.png", tmp_path / "1.png"]
 
 
+@pytest.mark.slow
 def test_items_are_added_listed_and_removed(gallery: Path, images: list[Path], capsys: Capture) -> None:
     run_here("gallery add", gallery, *images, "--label", "new", "--metadata", '{"year": 1908}', "--json")
     assert json.loads(capsys.readouterr().out)["added"] == 2
@@ -88,6 +89,7 @@ def test_images_that_cannot_be_added_are_reported(
         run_here("gallery list", gallery, "--offset", -1)
 
 
+@pytest.mark.slow
 def test_a_source_is_the_path_below_an_indexed_folder_or_the_full_path(
     gallery: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

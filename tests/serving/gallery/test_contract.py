@@ -118,6 +118,7 @@ def test_galleries_are_made_and_opened(new_address: Address) -> None:
             Gallery.open(address, other=True)
 
 
+@pytest.mark.slow
 def test_searches_equal_exact_search_while_items_come_and_go(gallery: Gallery) -> None:
     first, second = unit_rows(40), unit_rows(30, seed=1)
     known = dict(zip(gallery.add(new_items(first)).ids, first, strict=True))
@@ -300,6 +301,7 @@ WANTED: list[object] = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_filters_let_the_same_items_through_as_sqlite(gallery: Gallery, tmp_path: Path) -> None:
     store = gallery.store
     metadata: list[dict[str, object]] = [{"key": value} for value in VALUES]

@@ -34,6 +34,8 @@ from tests.serving.running import ROOT
 from tests.serving.toys import content
 from zoo.errors import ModelChangedError
 
+pytestmark = pytest.mark.slow
+
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 POLLS = 20_000
 

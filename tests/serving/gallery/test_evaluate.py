@@ -85,6 +85,7 @@ def test_each_step_is_what_the_evaluation_says(served: tuple[Path, Path], pictur
     json.dumps(outcome, allow_nan=False)
 
 
+@pytest.mark.slow
 def test_other_images_are_measured_apart(served: tuple[Path, Path], pictures: Path, tmp_path: Path) -> None:
     path, folder = served
     other = Path(shutil.copytree(pictures, tmp_path / "other"))
@@ -126,6 +127,7 @@ def labelled(tmp_path: Path, n: int = 1000) -> Path:
     return tmp_path / "g"
 
 
+@pytest.mark.slow
 def test_an_approximate_index_loses_what_it_does_not_find(tmp_path: Path) -> None:
     path = labelled(tmp_path)
     with Gallery.open(path) as gallery, closing(Store(path / STORE)) as store:

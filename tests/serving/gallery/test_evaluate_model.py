@@ -20,6 +20,7 @@ from tests.serving.gallery.test_index import clustered
 from zoo.models.load import load
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["flat", "hnsw"])
 def test_in_pieces_it_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:

@@ -72,6 +72,7 @@ RANGES = st.sampled_from(SIDES).flatmap(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     st.lists(OBJECTS, min_size=1, max_size=5),

@@ -35,6 +35,8 @@ from zoo.cli.main import main
 from zoo.errors import GalleryError, ZooError
 from zoo.files import sha256_of
 
+pytestmark = pytest.mark.slow
+
 Capture = pytest.CaptureFixture[str]
 SCRIPT = b"<script>parent.steal(localStorage)</script>"
 PNG, JPEG = toys.thumbnail(1).data, b"\xff\xd8\xff"

@@ -165,6 +165,7 @@ def damage_other_model(folder: Path) -> None:
     change_facts(folder, fingerprint="another")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [value for name, value in list(globals().items()) if name.startswith("damage_")])
 def test_damaged_generation_is_replaced(path: Path, damage: object, caplog) -> None:
     with caplog.at_level("INFO"), Gallery.open(path):

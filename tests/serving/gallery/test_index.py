@@ -151,6 +151,7 @@ def test_tuning_chooses_a_fast_kind_with_the_recall(path: Path) -> None:
             again.index.tune(0.9, kinds=["hnws"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("milliseconds", "chosen"),
     [
@@ -216,6 +217,7 @@ def test_unknown_kind_is_refused() -> None:
     assert TuningPlan().kind == "flat"
 
 
+@pytest.mark.slow
 def test_search_works_with_patched_faiss() -> None:
     """Use a process of its own, because torch_utils patches FAISS for the whole process."""
     code = (

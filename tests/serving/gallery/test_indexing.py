@@ -449,6 +449,7 @@ def test_more_than_half_is_pruned_only_after_a_question(
     assert count(gallery_folder) == left
 
 
+@pytest.mark.slow
 def test_links_out_of_the_folder_are_left_out_or_followed(
     model_folder: Path, model: Embedder, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

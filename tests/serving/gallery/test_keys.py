@@ -193,6 +193,7 @@ with Gallery.open(sys.argv[1]) as gallery:
 """
 
 
+@pytest.mark.slow
 def test_a_search_finds_a_key_exactly_once_while_another_process_replaces_it(tmp_path: Path) -> None:
     path = tmp_path / "g"
     with Gallery.create(path, CARD, "toy") as gallery:

@@ -89,6 +89,7 @@ def test_index_embeds_with_the_variant(varied: Path, gallery: Path, pictures: Pa
             assert np.abs(embedding - by_hand(varied, "fp32", image)[0]).max() > 1e-4
 
 
+@pytest.mark.slow
 def test_add_and_search_take_it_too(
     varied: Path, gallery: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -107,6 +108,7 @@ def test_add_and_search_take_it_too(
     assert found["fp32"]["similarity"] == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_a_service_embeds_with_it_and_says_so(varied: Path, gallery: Path) -> None:
     image = toys.query(2)
     with serving(gallery, "--precision", "int8") as running:
@@ -116,6 +118,7 @@ def test_a_service_embeds_with_it_and_says_so(varied: Path, gallery: Path) -> No
     np.testing.assert_allclose(answer["embeddings"][0], by_hand(varied, "int8", image)[0], atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unannounced")
 def test_going_back_to_a_model_takes_it_too(
     gallery: Path, other_model: Embedder, pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -130,6 +133,7 @@ def test_going_back_to_a_model_takes_it_too(
     assert main(["gallery", "rollback", str(copy), "--precision", "int8"]) == 0
 
 
+@pytest.mark.slow
 def test_a_service_is_not_started_where_there_is_no_such_variant(model_folder: Path, gallery_folder: Path) -> None:
     outcome = run("serve", gallery_folder, "--precision", "int8", "--port", 0)
     assert (outcome.returncode, outcome.stdout) == (2, "")
@@ -186,6 +190,7 @@ def test_an_item_that_is_replaced_during_a_search_by_its_key_is_found(
     searcher.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rerank", get_args(Rerank))
 def test_a_search_calibrates_cuts_and_paginates(gallery_folder: Path, tmp_path: Path, rerank: str) -> None:
     path = Path(shutil.copytree(gallery_folder, tmp_path / "g"))

@@ -70,6 +70,7 @@ def apply_step(store: Store, step: str, numbers: list[int]) -> None:
             exchange(store, numbers)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(STEPS, max_size=8))
 def test_stored_count_equals_counted_items(tmp_path_factory: pytest.TempPathFactory, steps: list) -> None:

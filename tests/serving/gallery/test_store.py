@@ -244,6 +244,7 @@ for batch in range(int(sys.argv[2]), 10**6):
 """
 
 
+@pytest.mark.slow
 def test_killed_writer_loses_no_acknowledged_write(path: Path) -> None:
     store = Store(path)
     store.add([new_item(10**7 + n, label="old") for n in range(500)])

@@ -77,6 +77,7 @@ def test_of_two_images_that_come_at_once_under_one_key_one_is_kept(service: http
     assert service.get("/stats").json()["items"] == 25
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["x" * 257, "a\nb", "\x00"])
 def test_what_can_be_no_key_is_refused(service: httpx.Client, key: str) -> None:
     assert code(add(service, noise(1), key=key)) == (422, "invalid_key")

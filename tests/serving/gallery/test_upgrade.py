@@ -295,6 +295,7 @@ def test_only_the_item_s_own_file_is_taken_and_nothing_that_is_no_file(gallery: 
     assert originals.read(absolute) == data
 
 
+@pytest.mark.slow
 def test_what_makes_no_sense_is_refused(
     gallery: Path, model: Embedder, other_model: Embedder, tmp_path: Path, capsys: Capture
 ) -> None:

@@ -130,6 +130,7 @@ def test_a_refused_line_is_answered_with_its_key(service: httpx.Client, served: 
     ]
 
 
+@pytest.mark.slow
 def test_whole_requests_are_refused(service: httpx.Client, served: dict) -> None:
     line = {"key": "k", "vector": unit(1, served["dim"]).tolist()}
     assert code(post(service, line)) == (422, "invalid_fingerprint")
@@ -180,6 +181,7 @@ NUMBERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", NUMBERS.values(), ids=NUMBERS)
 @pytest.mark.parametrize("place", ["vector", "metadata", "key", "label", "image", "unknown", "line"])
 def test_a_line_with_a_monstrous_number_is_refused_alone(

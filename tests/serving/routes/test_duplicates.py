@@ -37,6 +37,7 @@ def bytes_of(image: Image.Image, image_format: str = "PNG") -> bytes:
     return out.getvalue()
 
 
+@pytest.mark.slow
 def test_copies_of_an_item_are_returned_with_their_evidence(client: Client, url: str) -> None:
     answer = client.duplicates(1)
     assert (answer.id, answer.without_hash) == (1, 0)

@@ -19,6 +19,8 @@ from tests.serving.gallery.test_store_keys import code, noise
 from tests.serving.running import serving, writing_to
 from zoo.errors import ItemNotFoundError, ServiceError, UsageError
 
+pytestmark = pytest.mark.slow
+
 KEY = "w" * 20
 
 

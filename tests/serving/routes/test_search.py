@@ -260,6 +260,7 @@ BAD_IMAGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BAD_IMAGES)
 def test_a_bad_image_is_refused(http: TestClient, name: str) -> None:
     make, status, code = BAD_IMAGES[name]

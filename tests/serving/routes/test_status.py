@@ -202,6 +202,7 @@ OPERATIONS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_answers_to_generated_requests_are_as_documented(operations: dict[str, APIOperation], name: str) -> None:
     """The service does not fail, and every status, type and shape is documented."""

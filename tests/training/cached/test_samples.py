@@ -90,6 +90,7 @@ def test_views_that_change_nothing_are_the_plain_features(made: tuple[Card, Path
     np.testing.assert_allclose(found.views[0], found.plain, atol=2e-3 * np.abs(found.plain).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["diva", "mic", "shared"])
 def test_heads_learn_and_give_an_ordinary_model(
     method: str, made: tuple[Card, Path, Path], own_zoo: Path, capsys: pytest.CaptureFixture[str]
@@ -131,6 +132,7 @@ def test_a_run_on_features_records_its_health(made: tuple[Card, Path, Path], tmp
     assert "input" not in values
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_continues(
     made: tuple[Card, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,6 +259,7 @@ def test_a_shipped_model_has_the_views_of_its_own_recipe() -> None:
     assert (views.side, views.fit, views.augmentation.rotate) == (40, "square", 8)
 
 
+@pytest.mark.slow
 def test_from_images_to_a_model_on_the_command_line(
     made: tuple[Card, Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

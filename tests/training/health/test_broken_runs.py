@@ -18,6 +18,8 @@ from training.recipe import Batch, Objective, Optimizer, Recipe
 from training.recipes.common import DISTANCE, LATER_LOSSES, TABLE_2, ObjectiveSettings, regularised
 from training.recipes.small import SMALL_METHODS
 
+pytestmark = pytest.mark.slow
+
 SEEDS = (11, 12)
 OBJECTIVES = {**TABLE_2, **LATER_LOSSES, "rho": regularised("margin", 0.35)}
 FROZEN_NORM = dataclasses.replace(SMALL, freeze_norm="all")

@@ -51,6 +51,7 @@ def test_json_has_findings_and_indicators(tmp_path: Path, capsys: pytest.Capture
     assert (found["healthy"], found["judged"]) == (False, False)
 
 
+@pytest.mark.slow
 def test_the_page(tmp_path: Path) -> None:
     folder = run(tmp_path / "run", **ONE_CLASS)
     assert main(["doctor", str(folder), "-o", str(tmp_path / "a.html")]) == 1
@@ -149,6 +150,7 @@ def test_a_damaged_image_is_not_the_rate(tmp_path: Path, monkeypatch: pytest.Mon
 NOISY = Objective("margin", "distance-weighted", method_args={"input_noise": 0.1})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [{}, {"heads": (), "objective": NOISY}])
 def test_measuring_changes_nothing_that_is_learnt(
     change: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

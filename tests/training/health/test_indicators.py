@@ -206,6 +206,7 @@ def test_a_loss_of_raw_rows_has_a_radial_gradient(tmp_path: Path) -> None:
     assert values["radial_gradient"] > 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["diva", "shared", "mic", "group", "s2sd", "xbm", "mixup", "pa", "margin-noise-in"],

@@ -51,6 +51,7 @@ def tiny(recipe: Recipe, trunk: Backbone | None = None) -> Recipe:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BIRDS)
 def test_a_step_of_every_recipe(name: str, tmp_path: Path) -> None:
     for recipe in members(name):

@@ -461,6 +461,7 @@ def test_weight_decay_of_class_vectors_is_that_of_the_code() -> None:
             assert [group["weight_decay"] for group in groups] == [1e-4, decay]
 
 
+@pytest.mark.slow
 def test_every_recipe_of_a_paper_can_be_trained_as_published() -> None:
     for name in (name for name in RECIPES if name.rpartition("-")[2] in ("cub", "cars", "sop")):
         switch, recipe, plain = published_switch(name), resolve_as_published(name), resolve(name)

@@ -37,6 +37,7 @@ def test_the_parameters_of_conv4_by_hand() -> None:
     assert summary(RECIPE)["parameters"] == trunk + 97 * 64
 
 
+@pytest.mark.slow
 def test_the_sizes_of_trunks_are_those_of_the_networks() -> None:
     backbones = {(recipe.backbone.name, recipe.preprocessing.channels): recipe for recipe in members()}
     assert {name for name, _ in backbones} == {*TRUNKS, "conv4"}

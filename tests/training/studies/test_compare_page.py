@@ -54,6 +54,7 @@ def test_without_models_and_without_matplotlib_the_tables_stay(own_zoo: Path, mo
     assert "Margin (D, 1.2)" in as_html(rows)
 
 
+@pytest.mark.slow
 def test_a_page_can_show_a_model(tmp_path: Path, own_zoo: Path, capsys: pytest.CaptureFixture[str]) -> None:
     toys.write_model(own_zoo / "models" / "toy-pool")
     pictures, out = toys.write_pictures(tmp_path / "pictures"), tmp_path / "page.html"

@@ -242,6 +242,7 @@ def test_a_comparison_reads_the_results_of_a_study(
     assert "last of 2 epochs, study toys-two-glyphs with data.dataset=folder, data.side=16" in row.ours.protocol
 
 
+@pytest.mark.slow
 def test_copies_views_and_unchanged_settings_are_compared(
     tmp_path: Path, own_zoo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,6 +64,7 @@ def test_patience_ends_a_run_and_a_resumed_run(tmp_path: Path) -> None:
     assert (again.resumed_at, len(again.log)) == (len(scores), len(scores))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("every", "patience"), [(2, 9), (5, 14), (3, 1)])
 def test_validation_at_intervals_ends_a_run_where_the_published_code_ends_it(
     every: int, patience: int, tmp_path: Path

@@ -56,6 +56,7 @@ def test_missing_arms_and_metrics_without_a_positive_score_are_left_out() -> Non
     assert summarise_settings(ARMS, (R1,), {}) == []
 
 
+@pytest.mark.slow
 def test_the_report_has_the_means_over_seeds_normalised(tmp_path: Path) -> None:
     study = Study("toys/normalised", "Samplers", "nowhere", ARMS, (R1,), seeds=2, normalised=(R1,))
     plan = Plan(study, "glyphs", 2)

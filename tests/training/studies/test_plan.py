@@ -133,6 +133,7 @@ def test_a_plan_of_an_older_version_is_of_all_arms(tmp_path: Path) -> None:
     assert write_plan(only(toys.plan(tmp_path / "images", 1), "margin"), tmp_path).only == ()
 
 
+@pytest.mark.slow
 def test_the_report_of_selected_arms_lists_only_them(tmp_path: Path) -> None:
     plan = only(toys.plan(tmp_path / "images"), "margin")
     for number, run in enumerate(plan.runs(tmp_path)):

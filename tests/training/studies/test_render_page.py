@@ -42,6 +42,7 @@ def html(plan: Plan, folder: Path) -> str:
     return as_html(build_report(plan, folder))
 
 
+@pytest.mark.slow
 def test_the_page_holds_claims_scores_and_pictures(html: str) -> None:
     reader = Reader(html)
     for says in (

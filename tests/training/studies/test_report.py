@@ -73,6 +73,7 @@ def test_steps_and_images_of_arms_are_counted(plan: Plan, tmp_path: Path) -> Non
     assert to_json(report)["steps_and_images"]["contrastive"] == [(7, 56)]
 
 
+@pytest.mark.slow
 def test_both_selections_are_compared_by_seed(tmp_path: Path) -> None:
     both = dataclasses.replace(toys.plan(tmp_path, seeds=3), selections=("last", "validation"))
     shift = {"margin": (0.01, 0.012, 0.011), "contrastive": (0.05, -0.02, 0.01)}

@@ -107,6 +107,7 @@ def test_arms_of_low_rank_are_marked_and_their_decay_is_not_judged(report: Repor
     assert to_json(report)["rank_below_dimension"] == {"train spectral_decay": {"low": (17, 64), "again": (17, 64)}}
 
 
+@pytest.mark.slow
 def test_correlations_with_decay_leave_out_arms_of_low_rank(report: Report) -> None:
     kept = [SCORES[label] + 0.01 * seed for label in "abc" for seed in range(2)]
     (correlation,) = report.correlations

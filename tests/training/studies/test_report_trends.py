@@ -153,6 +153,7 @@ def test_all_report_formats_have_the_trend(tmp_path: Path) -> None:
     assert "R@1 on test of every arm by year" in [dict(attributes).get("alt") for _, attributes in reader.tags]
 
 
+@pytest.mark.slow
 def test_one_seed_and_arms_of_one_year_are_drawn_too(tmp_path: Path) -> None:
     arms = tuple(Arm(name, f"{name}-$backbone-$dataset", x=2015.0 + (name == "ms")) for name in SCORES)
     study = dataclasses.replace(toys.STUDY, arms=arms, claims=(), x="year", trends=(Trend("newer is better"),))

@@ -54,6 +54,7 @@ def go(plan: Plan, folder: Path, lines: list[str] | None = None) -> Tally:
     return perform_runs(schedule, schedule.runs, work, [].append if lines is None else lines.append)
 
 
+@pytest.mark.slow
 def test_every_run_is_measured_and_records_its_provenance(tmp_path: Path, data: Path) -> None:
     plan = write_plan(toys.plan(data), tmp_path / "study")
     lines: list[str] = []
@@ -82,6 +83,7 @@ def test_every_run_is_measured_and_records_its_provenance(tmp_path: Path, data: 
     assert not list((tmp_path / "study").rglob("checkpoint.safetensors"))
 
 
+@pytest.mark.slow
 def test_training_data_are_decoded_once_for_all_seeds_of_a_study_without_held_out_classes(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,6 +94,7 @@ def test_training_data_are_decoded_once_for_all_seeds_of_a_study_without_held_ou
     assert len(loaded) == 1
 
 
+@pytest.mark.slow
 def test_a_killed_study_continues_without_repeating_finished_runs(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +131,7 @@ def test_a_killed_study_continues_without_repeating_finished_runs(
         assert [e["metrics"] for e in a] == [e["metrics"] for e in b]
 
 
+@pytest.mark.slow
 def test_a_run_held_by_another_process_is_skipped(tmp_path: Path, data: Path) -> None:
     plan = toys.plan(data)
     held = plan.runs(tmp_path)[1]
@@ -161,6 +165,7 @@ def test_two_processes_share_a_folder_and_one_may_be_killed(tmp_path: Path, data
     assert len(go(plan, folder).done) == 12 - finished <= 1
 
 
+@pytest.mark.slow
 def test_a_failed_run_does_not_stop_others_and_is_tried_again(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,6 +219,7 @@ def test_test_images_are_not_read_before_training_has_ended(
     assert opened == ["train", "test", "train"]
 
 
+@pytest.mark.slow
 def test_runs_of_both_selections_share_a_study(tmp_path: Path, data: Path) -> None:
     plan = toys.plan(data, 1, ("last", "validation"), ("data.validation=0.25",))
     go(plan, tmp_path)
@@ -285,6 +291,7 @@ def test_missing_images_fail_every_run(tmp_path: Path) -> None:
     assert DatasetError.__name__ in (tally.failed[0][0].folder / FAILURE_FILE).read_text()
 
 
+@pytest.mark.slow
 def test_finished_runs_of_the_same_recipes_are_adopted_from_another_study(tmp_path: Path, data: Path) -> None:
     plan = toys.plan(data)
     go(plan, tmp_path / "one")
@@ -339,6 +346,7 @@ def test_every_step_of_a_study_uses_the_recipes_that_were_resolved_first(
     assert len(resolved) == len(set(resolved)) == arms
 
 
+@pytest.mark.slow
 def test_recipes_are_seeded_and_digested_and_results_are_read_once(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -401,6 +409,7 @@ def other_data(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("selection", ["last", "validation"])
 def test_runs_from_other_images_are_refused(tmp_path: Path, data: Path, other_data: Path, selection: str) -> None:
     folder, settings = tmp_path / "study", ("data.validation=0.25",)

@@ -47,6 +47,7 @@ def test_multi_similarity_averages_over_all_anchors_on_every_data_set(name: str)
         assert not made.objective.loss_args.get("kept_only", False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SPACES)
 def test_the_losses_take_both_ends_of_their_bounds(name: str) -> None:
     space = find_space(name)
@@ -97,6 +98,7 @@ def go(plan: SearchPlan, folder: Path, lines: list[str]) -> None:
     search.run_search(plan, folder, create_study_context(torch.device("cpu"), plan.data), lines.append)
 
 
+@pytest.mark.slow
 def test_a_killed_search_continues_and_is_reported(
     tmp_path: Path, small: SearchPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,6 +208,7 @@ def precision_and_map(
     return [float(np.mean(first)), float(np.mean(averages))]
 
 
+@pytest.mark.slow
 def test_queries_and_gallery_of_a_data_set_are_used_in_tests(
     tmp_path: Path, small: SearchPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,6 +262,7 @@ def test_a_search_reports_its_recipes_and_its_test_protocol(tmp_path: Path, smal
     assert "Tested by: leave-one-out, cosine, exact." in as_markdown(single, build_report(single, tmp_path), tmp_path)
 
 
+@pytest.mark.slow
 def test_a_trial_held_by_another_process_is_skipped(tmp_path: Path, small: SearchPlan) -> None:
     single = dataclasses.replace(small, losses=("ntxent",))
     (study,) = load_trials(single, tmp_path).values()
@@ -340,6 +344,7 @@ def test_errors_that_values_do_not_cause_leave_the_trial_open(
     assert [line.partition(":")[0] for line in lines] == ["ntxent, trial 1 of 1", "ntxent, rerun 1 of 1"]
 
 
+@pytest.mark.slow
 def test_a_rerun_that_diverges_fails_the_command(
     tmp_path: Path, small: SearchPlan, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -419,6 +424,7 @@ def test_a_recipe_that_has_changed_since_is_refused(tmp_path: Path, small: Searc
     assert write_search(small, tmp_path) == small
 
 
+@pytest.mark.slow
 def test_trials_from_other_images_are_refused(tmp_path: Path, small: SearchPlan) -> None:
     single = dataclasses.replace(small, losses=("ntxent",), trials=1, reruns=1)
     write_search(single, tmp_path)

@@ -21,6 +21,8 @@ from training.studies.search_spaces import find_space
 from training.studies.study import SMALL_BACKBONES, Arm, Study, lacks_view, resolve_recipes, supports
 from zoo.errors import RecipeError, UsageError
 
+pytestmark = pytest.mark.slow
+
 SMALL = {"glyphs": (362, 20), "omniglot": (136, 20), "cifar100": (50, 500)}
 """Training classes, and images of each."""
 

@@ -76,6 +76,7 @@ def test_the_rate_with_the_higher_score_is_chosen_once_every_rate_was_tried() ->
     assert choose_rate("c", (0.1, 0.2), [TrialScore("c", 0.1, None), TrialScore("c", 0.2, None)]) is None
 
 
+@pytest.mark.slow
 def test_each_arm_is_run_with_the_rate_that_is_better_on_held_out_classes(tmp_path: Path, data: Path) -> None:
     folder, plan = tmp_path / "study", plan_of(data)
     schedule = try_rates(plan, folder)
@@ -103,6 +104,7 @@ def test_each_arm_is_run_with_the_rate_that_is_better_on_held_out_classes(tmp_pa
         assert counts == {(recipe.schedule.epochs, recipe.schedule.steps)}
 
 
+@pytest.mark.slow
 def test_trials_of_the_same_recipes_are_adopted_from_another_study(tmp_path: Path, data: Path) -> None:
     plan, work = plan_of(data), create_study_context(torch.device("cpu"), str(data))
     first = try_rates(dataclasses.replace(plan, only=("margin",)), tmp_path / "first")
@@ -126,6 +128,7 @@ def test_runs_selected_by_validation_have_trials_of_the_best_epoch(tmp_path: Pat
         assert record["score"] == max(epoch["validation_map_at_r"] for epoch in record["training"][0]["log"])
 
 
+@pytest.mark.slow
 def test_an_arm_that_is_not_trained_has_no_trials(tmp_path: Path, data: Path) -> None:
     arms = (Arm("start", "margin-$backbone-$dataset", ("schedule.epochs=0",)), toys.STUDY.arms[1])
     study = Study("toys/two", "Before and after", "nowhere", arms, (R1,))
@@ -185,6 +188,7 @@ def test_finished_trials_are_not_repeated(tmp_path: Path, data: Path, monkeypatc
     assert len(again) == 2
 
 
+@pytest.mark.slow
 def test_trials_read_no_test_images(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = RunSchedule(plan_of(data), tmp_path / "study").begin()
     opened: list[str] = []
@@ -197,6 +201,7 @@ def test_trials_read_no_test_images(tmp_path: Path, data: Path, monkeypatch: pyt
     assert set(opened) == {"train"}
 
 
+@pytest.mark.slow
 def test_an_arm_waits_for_its_trials(tmp_path: Path, data: Path) -> None:
     plan = plan_of(data)
     with claim_folder(trial_folder(tmp_path, "margin", 0.1)):  # as if another process had it
@@ -209,6 +214,7 @@ def test_an_arm_waits_for_its_trials(tmp_path: Path, data: Path) -> None:
     assert {run.arm.label for run in rest.done} == {"margin"}
 
 
+@pytest.mark.slow
 def test_a_diverged_trial_has_no_score_and_a_failed_one_is_repeated(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

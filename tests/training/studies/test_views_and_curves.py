@@ -73,6 +73,7 @@ def test_arms_are_measured_by_the_heads_that_they_have(tmp_path: Path, data: Pat
     assert log[-1]["training_recall_at_1"] == pytest.approx(value_of(both.result(), TRAIN), abs=1 / 32)
 
 
+@pytest.mark.slow
 def test_curves_change_no_run_and_are_not_adopted_from_runs_without(tmp_path: Path, data: Path) -> None:
     plain = dataclasses.replace(STUDY, curves=False)
     plans = [
@@ -121,6 +122,7 @@ def test_an_unknown_head_is_refused_where_it_is_named() -> None:
     assert lacks_view(["shared"], "intra")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, study in STUDIES.items() if study.views])
 def test_every_view_of_a_study_is_one_of_some_arm(name: str) -> None:
     study = STUDIES[name]

@@ -44,6 +44,7 @@ def gradients(trunk: nn.Module) -> tuple[Tensor, dict[str, Tensor | None]]:
     return features.detach(), {name: parameter.grad for name, parameter in trunk.named_parameters()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("architecture", "settings"),
     [

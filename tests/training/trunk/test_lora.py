@@ -110,6 +110,7 @@ def test_only_adapters_and_heads_learn() -> None:
     assert {name for name, _ in run.final().trunk.named_parameters()} == names
 
 
+@pytest.mark.slow
 def test_the_command_writes_an_ordinary_model_folder(
     own_zoo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -111,6 +111,7 @@ def test_settings_out_of_range_are_refused(wrong: dict) -> None:
         Backbone("vit", VIT.architecture, ARGS, tune="prompt", **wrong)
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_model_folder_that_loads_exports_and_is_finetuned_again(
     own_zoo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

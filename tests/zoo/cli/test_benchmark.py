@@ -25,6 +25,7 @@ def test_the_help_of_a_command_shows_its_full_name(capsys):
     assert "zoo benchmark compare [OPTIONS]" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "status", "says"),
     [
@@ -81,6 +82,7 @@ def test_a_study_is_sent_to_its_own_report(capsys, tmp_path):
     assert f"zoo benchmark resume {tmp_path} --report" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_report_is_written_without_torch(tmp_path, own_zoo):
     """In a process of its own, so that what it loads can be seen."""
     toys.write_model(own_zoo / "models" / "toy-pool")

@@ -120,6 +120,7 @@ def test_evaluate_adds_groups_of_metrics(capsys, pictures):
     assert shown["map"] != "-"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "status", "says"),
     [

@@ -20,6 +20,8 @@ from zoo.cli.main import main, run
 from zoo.errors import DatasetError
 from zoo.models.load import load
 
+pytestmark = pytest.mark.slow
+
 PHOTOGRAPHS = (data.chelsea, data.coffee, data.astronaut, data.rocket)
 DAMAGED = ("truncated.jpg", "truncated.png", "empty.jpg", "text.jpg")
 

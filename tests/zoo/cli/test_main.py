@@ -198,6 +198,7 @@ def test_the_commands_that_resume():
     assert {entry.name for entry in cli.COMMANDS if entry.resumes} == resuming | studies
 
 
+@pytest.mark.slow
 def test_the_shell_completes_commands_and_options():
     top = [entry.word for entry in cli.COMMANDS if not entry.group]
     for words, position, completions in (
@@ -210,6 +211,7 @@ def test_the_shell_completes_commands_and_options():
         assert (outcome.stdout.split(), outcome.stderr) == (completions, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["--help"], ["list", "--json"]])  # less and more than a pipe holds
 def test_a_closed_pipe_is_not_an_error(arguments):
     command = [sys.executable, "-m", "zoo.cli.main", *arguments]

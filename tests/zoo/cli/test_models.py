@@ -58,6 +58,7 @@ def test_text_of_others_stays_on_one_line(text: str, printed: str) -> None:
     assert len(printed.encode().splitlines()) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["x\nok          sha256 model.safetensors                1dedd0d6", "\x1b[1A\x1b[2Kok", "a\rok", "\0"],
@@ -109,6 +110,7 @@ def test_weights_of_other_names_give_one_line(tmp_path: Path, capsys: pytest.Cap
     assert "Unexpected key(s)" in fp32
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("file", "check"), [("results.json", "scores"), ("onnx/parity.json", "costs")])
 @pytest.mark.parametrize("text", ["", "[", '{"a": 1', '"text"', '[{"model": 1}]'])
 def test_a_damaged_record_is_a_failed_check_beside_the_others(
@@ -164,6 +166,7 @@ def test_list(capsys, toy):
     assert "zoo list" in err
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("toy")
 def test_list_hides_recipes_and_counts_them(capsys):
     assert main(["list", "--json"]) == 0

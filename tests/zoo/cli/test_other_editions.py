@@ -23,6 +23,8 @@ from zoo.models.results import data_title
 from zoo.paths import SHIPPED
 from zoo.report.model import report
 
+pytestmark = pytest.mark.slow
+
 TITLES = {"cub2010": "cub2010, not CUB-200-2011", "cars-half": "cars-half, not Cars196"}
 each_set = pytest.mark.parametrize(("name", "title"), TITLES.items())
 

@@ -67,6 +67,7 @@ def test_scores_on_two_tables_stay_and_stand_in_two_tables(
     assert [result["data"]["name"] for result in read_results(toy)] == ["cars.csv", "birds.csv"]
 
 
+@pytest.mark.slow
 def test_a_model_that_was_measured_on_other_images_is_not_compared(
     toy: Path, tables: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -89,6 +90,7 @@ def test_a_model_that_was_measured_on_other_images_is_not_compared(
     assert "toy-pool" in row
 
 
+@pytest.mark.slow
 def test_scores_of_unknown_images_are_equal_to_nothing(
     toy: Path, tables: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -109,6 +111,7 @@ def test_scores_of_unknown_images_are_equal_to_nothing(
     assert ["data" in result for result in read_results(other)] == [False, True]  # which images it was is unknown
 
 
+@pytest.mark.slow
 def test_scores_of_other_weights_are_kept_apart(
     toy: Path, tables: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -122,6 +125,7 @@ def test_scores_of_other_weights_are_kept_apart(
     assert "of other weights or preprocessing" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_scores_of_labels_alone_name_the_file(
     pictures: Path, toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

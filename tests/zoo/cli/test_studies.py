@@ -37,6 +37,7 @@ def data(tmp_path: Path) -> str:
     return str(toys.images(tmp_path / "images"))
 
 
+@pytest.mark.slow
 def test_a_study_is_run_arm_by_arm_resumed_and_reported(
     tmp_path: Path, data: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -65,6 +66,7 @@ def test_a_study_is_run_arm_by_arm_resumed_and_reported(
     assert f"2 finished runs taken over from {folder}." in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_partial_study_is_announced_before_it_is_run(
     tmp_path: Path, data: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -80,6 +82,7 @@ def test_a_partial_study_is_announced_before_it_is_run(
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_a_folder_of_images_is_a_data_set_of_its_own(
     own_zoo: Path, data: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -238,6 +241,7 @@ def test_a_split_without_images_is_reported_before_training(split: str, tmp_path
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_finished_runs_are_reported_and_adopted_without_the_data(
     tmp_path: Path, data: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -261,6 +265,7 @@ def test_finished_runs_are_reported_and_adopted_without_the_data(
     assert not (tmp_path / "newer").exists()
 
 
+@pytest.mark.slow
 def test_a_search_is_run_and_resumed(tmp_path: Path, data: str, capsys: pytest.CaptureFixture[str]) -> None:
     folder, few = str(tmp_path / "out"), ("--trials", "1", "--reruns", "1", "--folds", "2", "--patience", "1")
     begun = ("ntxent", "--dataset", "glyphs", "--data", data, "--out", folder, *few, *SETTINGS, "--quiet")

@@ -35,6 +35,7 @@ def write_zip(folder: Path, *names: str) -> str:
     return sha256_of(folder / cifar100.FILE)
 
 
+@pytest.mark.slow
 def test_the_halves_are_of_different_classes(cifar_root: Path) -> None:
     train, test = (load_dataset("cifar100", split, cifar_root) for split in ("train", "test"))
     assert list(train.classes + test.classes) == sorted({*train.classes, *test.classes})

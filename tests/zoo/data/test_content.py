@@ -90,6 +90,7 @@ def copies(pictures: Path, tmp_path: Path) -> Path:
     return pictures
 
 
+@pytest.mark.slow
 def test_evaluate_and_score_report_identical_pairs(
     copies: Path, toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

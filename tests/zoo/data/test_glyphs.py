@@ -61,6 +61,7 @@ def test_splits_hold_whole_scripts() -> None:
     assert len(glyphs.characters("test")) >= 120
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_classes_have_their_own_readable_names(split: str) -> None:
     dataset = load_dataset("glyphs", split)
@@ -81,6 +82,7 @@ def test_names_and_sources_say_which_character(test_split: Dataset) -> None:
 # -- the same pictures always
 
 
+@pytest.mark.slow
 def test_a_picture_does_not_depend_on_earlier_ones(test_split: Dataset) -> None:
     order = np.random.default_rng(0).permutation(len(test_split))[:60]
     alone = {int(i): load_dataset("glyphs", "test").images[int(i)] for i in order[:5]}

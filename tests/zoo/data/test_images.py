@@ -120,6 +120,7 @@ def test_a_path_is_named(tmp_path: Path) -> None:
         open_image(3)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_limits_hold_before_decoding() -> None:
     bomb = encoded(Image.new("1", (20_000, 20_000)))
     assert len(bomb) < 100_000
@@ -201,6 +202,7 @@ print((peak() - before) / (width * height))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "decoded"), [("I;16", 2), ("RGBA", 4), ("LA", 4), ("F", 4)])
 def test_memory_beside_the_decoded_image_is_bounded(tmp_path: Path, mode: str, decoded: int) -> None:
     path = tmp_path / ("a.tiff" if mode == "F" else "a.png")

@@ -69,6 +69,7 @@ def decoding_goes_on() -> Iterator[None]:
     np.testing.assert_array_equal(np.asarray(open_image(data)), pixels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_slow_and_legal_files_are_done_or_refused(family: str) -> None:
     files = {name: data for name, data in slow().items() if name.split()[0] == family}

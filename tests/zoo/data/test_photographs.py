@@ -190,6 +190,7 @@ def test_archives_that_are_not_extracted_are_named(tmp_path: Path) -> None:
         load_dataset("cub2010", "test", tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pack", "name", "halves", "first_test_class"),
     [

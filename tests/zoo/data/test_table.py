@@ -175,6 +175,7 @@ def scores(name: str, data: Path, capsys: pytest.CaptureFixture[str]) -> dict[st
     return json.loads(capsys.readouterr().out)["metrics"]
 
 
+@pytest.mark.slow
 def test_a_model_is_trained_and_measured_by_a_table_as_by_folders(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

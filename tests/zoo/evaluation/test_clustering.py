@@ -47,6 +47,7 @@ def inertia(rows, clusters):
     return sum(((rows[clusters == c] - rows[clusters == c].mean(axis=0)) ** 2).sum() for c in np.unique(clusters))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("classes", "noise", "looser"), [(12, 0.1, 0.001), (12, 3.0, 0.03), (150, 0.5, 0.1)])
 def test_clusters_are_about_as_tight_as_those_of_scikit_learn(classes, noise, looser):
     rows, _ = clustered(1, (20,) * classes, noise=noise)

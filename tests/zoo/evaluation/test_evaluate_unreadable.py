@@ -44,6 +44,7 @@ def evaluate_command(data: Path, *more: str) -> list[str]:
     return ["evaluate", "toy-pool", "--runtime", "onnx", "--dataset", "folder", "--data", str(data), *more]
 
 
+@pytest.mark.slow
 def test_a_folder_is_measured_without_them(model: Embedder, pictures: Path, damaged: Path) -> None:
     unreadable: dict[str, ImageError] = {}
     result = evaluate(model, "folder", data=damaged, batch_size=5, metrics="all", unreadable=unreadable)

@@ -87,6 +87,7 @@ def test_order_below_the_precision_of_a_float32_product():
     assert (naive[:20] != indices).any()  # else the case is too easy to tell
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dim", [1, 7, 37, 129])
 def test_duplicates_tie_at_any_place_and_for_any_chunk(dim):
     rng = np.random.default_rng(dim)
@@ -187,6 +188,7 @@ def expected_of(name, k, exclude_self):
 
 
 # The prefilter is not used for a single block (8192 rows), and a device has blocks of its own.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "whole"),
     [("float32", 0), ("float32", 8192), ("int8", 0), ("int8", 8192), ("prefilter", 0), ("device", 0)],

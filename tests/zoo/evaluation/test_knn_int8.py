@@ -117,6 +117,7 @@ def test_the_prefilter_does_not_change_the_neighbours(request, int8, monkeypatch
     assert bool(calls) == works
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", [64, 100, 127, 500])
 def test_no_chunk_exceeds_the_argument_although_blocks_are_wider(int8, monkeypatch, chunk):
     rows = np.random.default_rng(4).normal(size=(2100, 64)).astype(np.float32)

@@ -127,6 +127,7 @@ def test_a_missing_variant_and_unknown_scores_fail(copy: Path, pictures: Path) -
     assert check_of(copy, pictures).ok is False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cached", [True, False])
 def test_a_score_by_a_graph_of_the_cache_is_measured_again(
     tmp_path: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch, cached: bool

@@ -74,6 +74,7 @@ def test_costs_that_are_true_pass(copy: Path, pictures: Path) -> None:
     assert "recall_at_1 -0." in check.detail
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", ["recall_at_1", "map_at_r"])
 @pytest.mark.parametrize("field", ["fp32", "int8", "difference"])
 def test_a_wrong_number_fails(copy: Path, pictures: Path, metric: str, field: str) -> None:

@@ -157,6 +157,7 @@ def test_the_folder_of_the_images_is_required(folder: Path) -> None:
         select(folder, "all")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "split",
     [
@@ -206,6 +207,7 @@ def test_without_a_record_the_whole_folder_is_used(folder: Path, root: Path) -> 
     assert notes == [(), ("the folder is not split into train and test, so all of it is used",), ()]
 
 
+@pytest.mark.slow
 def test_the_command_names_the_measured_classes(folder: Path, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record(folder, seen_by_base=[HTML])
     test, err = run(root, capsys)
@@ -224,6 +226,7 @@ def test_the_command_names_the_measured_classes(folder: Path, root: Path, capsys
     assert run(root, capsys, "--dataset", "folder")[0]["metrics"] == test["metrics"]
 
 
+@pytest.mark.slow
 def test_reports_show_the_same_classes_without_what_cannot_be_read(
     folder: Path, root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -29,6 +29,7 @@ from zoo.paths import home
 API = "/api/models/org/toy"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["org/toy", "hf-hub:org/toy", "hf-hub:org/toy@main"])
 def test_a_model_is_fetched_once_and_embeds(world: World, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = zoo.load(name, runtime="onnx")
@@ -82,6 +83,7 @@ def test_passing_faults_are_waited_for(world: World, fault: Fault, waits: list[f
     assert world.parts() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "code", "values"),
     [
@@ -237,6 +239,7 @@ def test_all_files_come_from_one_commit_of_a_moving_branch(world: World, monkeyp
     assert (world.cache / "models--org--toy" / "refs" / "main").read_text() == first
 
 
+@pytest.mark.slow
 def test_the_environment_sets_hub_cache_token_and_offline_mode(world: World, tmp_path: Path) -> None:
     """HF_ENDPOINT, HF_HOME, HF_TOKEN and HF_HUB_OFFLINE, in processes of their own."""
     world.hub.repositories["org/toy"].private = True

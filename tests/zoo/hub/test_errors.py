@@ -50,6 +50,7 @@ def test_a_folder_without_a_card_is_not_searched_on_the_hub(working_folder: Path
     assert "Hub" not in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", ["./model", "{folder}/model", "org/model", Path("model")])
 def test_a_path_has_no_revisions(working_folder: Path, given: Any) -> None:
     for name in ("model", "org/model"):
@@ -209,6 +210,7 @@ MISTYPED_COMMANDS = [
 ]
 
 
+@pytest.mark.slow
 def test_mistyped_commands_exit_with_two_before_torch_is_loaded(working_folder: Path) -> None:
     code = f"""
 import contextlib, io, json, sys

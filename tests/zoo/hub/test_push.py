@@ -163,6 +163,7 @@ def test_a_pull_request_needs_a_repository(hub: Hub) -> None:
     assert hub.repositories == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("token", "code"),
     [
@@ -203,6 +204,7 @@ def _flip(path: Path) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "file"),
     [

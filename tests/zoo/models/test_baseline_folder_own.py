@@ -31,6 +31,8 @@ from zoo.models.golden import draw_images
 from zoo.models.names import find_model
 from zoo.models.verify import verify, verify_records
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:

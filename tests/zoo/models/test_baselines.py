@@ -55,6 +55,7 @@ def timm_features(repository: str, images: list[np.ndarray]) -> np.ndarray:
     return (features / features.norm(dim=1, keepdim=True)).numpy()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(baselines()))
 def test_the_list_agrees_with_timm(name: str) -> None:
     ours = baselines()[name]
@@ -79,6 +80,7 @@ def test_repositories_and_short_names() -> None:
     assert not set(baselines()) & set(zoo.models.recipes())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "repository"),
     [

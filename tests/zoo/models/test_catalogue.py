@@ -60,6 +60,7 @@ def installed() -> set[str]:
     return {package.name for package in PACKAGES if package.distribution in distributions}
 
 
+@pytest.mark.slow
 def test_a_package_of_weights_is_listed_as_one_before_and_after_its_first_use(
     own_zoo: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -81,6 +82,7 @@ def test_a_package_of_weights_is_listed_as_one_before_and_after_its_first_use(
     assert "lite0" not in {model.name for model in zoo.list_models(status="hub")}
 
 
+@pytest.mark.slow
 def test_a_folder_made_of_a_folder_of_timm_is_not_on_the_hub(own_zoo: Path, tmp_path: Path) -> None:
     shutil.copytree(find_model("lite0"), tmp_path / "plain")
     for name in ("card.json", "recipe.json"):
@@ -195,6 +197,7 @@ def test_a_public_backbone_names_the_searched_sources_of_scores(capsys: pytest.C
     assert "none in the papers of our recipes, DINOv2's and MIEB's results; others" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_table_names_status_size_and_scores(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "--recipes"]) == 0
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.split()}

@@ -39,6 +39,8 @@ from zoo.models.untrusted_graph import check_graph
 from zoo.models.verify import verify
 from zoo.paths import SHIPPED
 
+pytestmark = pytest.mark.slow
+
 MODEL = SHIPPED / "margin-conv4-glyphs"
 WITH_TEXT = Path(__file__).parents[1] / "fixtures" / "with-text"
 GRAPH = "onnx/model.onnx"

@@ -86,6 +86,7 @@ def reference(folder: Path, pixels: np.ndarray) -> np.ndarray:
     return (joined / joined.norm(dim=1, keepdim=True)).numpy()
 
 
+@pytest.mark.slow
 def test_both_runtimes_give_the_embedding_by_definition(exported: Path) -> None:
     images = [np.random.default_rng(i).integers(0, 256, (33, 27, 3), np.uint8) for i in range(5)]
     expected = reference(exported, np.stack([to_pixels(image, CARD.preprocessing) for image in images]))
@@ -120,6 +121,7 @@ def test_every_kind_of_image_and_of_collection(exported: Path, tmp_path: Path) -
         model.embed_pixels(np.zeros((1, 4, 4, 3), np.uint8))
 
 
+@pytest.mark.slow
 def test_a_process_that_cannot_import_torch_embeds_with_onnx(exported: Path) -> None:
     """The error of the runtime torch names a graph that the model has."""
     code = """
@@ -196,6 +198,7 @@ def test_altered_missing_or_cut_weights_are_refused(copy: Path, file: str) -> No
         zoo.load(copy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["model.safetensors", "heads.safetensors", "onnx/model.onnx"])
 def test_weights_that_the_card_does_not_list_are_not_used(copy: Path, file: str) -> None:
     card = read_card(copy)
@@ -392,6 +395,7 @@ class Portal(BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.slow
 def test_a_login_page_in_place_of_the_hub_is_a_hub_error(tmp_path: Path) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), Portal) as server:
         Thread(target=server.serve_forever, daemon=True).start()

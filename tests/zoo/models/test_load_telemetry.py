@@ -27,6 +27,7 @@ def written_files(code: str, home: Path) -> list[str]:
     return [path.name for path in home.rglob("*") if path.is_file() and ".dml-zoo" not in path.parts]
 
 
+@pytest.mark.slow
 def test_embedding_writes_no_telemetry(tmp_path: Path) -> None:
     image = tmp_path / "image.png"
     Image.new("RGB", (32, 32)).save(image)

@@ -43,6 +43,7 @@ WIDENED = {"mobilenetv3_small_050": 1024, "vgg11_bn": 4096, "ghostnet_050": 1280
 """From timm's pages of these models, and VGG's paper (section 2.1: 4096 channels in the last hidden layer)."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", TRUNKS)
 def test_feature_count_is_the_length_of_the_pooled_features(architecture: str) -> None:
     with torch.device("meta"):  # shapes alone: nothing is computed

@@ -237,6 +237,7 @@ def test_architectures_without_weights_on_the_hub(architecture: str, code: str, 
     assert value in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("architecture", "features"),
     [

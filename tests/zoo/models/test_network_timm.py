@@ -99,6 +99,7 @@ def test_timm_loads_a_pushed_model_from_the_hub(tmp_path: Path, monkeypatch: pyt
         np.testing.assert_allclose(zoo.load("org/toy", device="cpu").embed(images), golden, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_import_zoo_registers_the_backbones_also_after_a_lookup_of_timm() -> None:
     """`import zoo` alone loads no torch (tests/test_architecture.py)."""
     code = """

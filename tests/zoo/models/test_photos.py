@@ -24,6 +24,8 @@ from zoo.models.names import find_model
 from zoo.models.verify import verify, verify_records
 from zoo.paths import SHIPPED
 
+pytestmark = pytest.mark.slow
+
 FOLDER = SHIPPED / "photos"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from training.recipe import Recipe
 from training.recipes import CATALOGUE, RECIPES
 from training.recipes.published_code import published_switch
@@ -43,6 +45,7 @@ def test_the_protocol_of_a_marked_table_says_that_the_code_selects() -> None:
             assert "keeps the best epoch on the test classes" in table.protocol, table.name
 
 
+@pytest.mark.slow
 def test_marks_are_those_of_the_published_code_that_recipes_name() -> None:
     for table, score in SCORES:
         recipe = RECIPES[score.recipe]() if score.recipe else None

@@ -31,6 +31,7 @@ def test_the_shipped_models_are_small() -> None:
     assert sum(file.stat().st_size for folder in FOLDERS for file in folder.rglob("*") if file.is_file()) <= 8_000_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_a_shipped_model_is_found_by_its_name_and_passes_every_check(folder: Path) -> None:
     assert find_model(folder.name) == folder
@@ -80,6 +81,7 @@ def test_three_models_of_photographs_are_shipped() -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", OF_PHOTOGRAPHS, ids=lambda folder: folder.name)
 def test_a_model_of_photographs_is_small_and_passes_every_check(folder: Path) -> None:
     assert sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) <= 15_000_000
@@ -111,6 +113,7 @@ def glyphs() -> Dataset:
     return dataclasses.replace(lazy, images=list(lazy.images))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_the_recorded_scores_are_reproduced(folder: Path, glyphs: Dataset) -> None:
     (result,) = [r for r in zoo.info(folder.name).results if r["runtime"] == "onnx"]

@@ -246,6 +246,7 @@ def write_steps(folder: Path, steps: dict[str, object]) -> None:
     replace(card, files={**card.files, TOKENIZER_FILE: sha256_of(folder / TOKENIZER_FILE)}).write(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", UNSAFE_STEPS)
 def test_a_tokenizer_that_could_grow_or_search_without_end_is_refused(copy: Path, name: str) -> None:
     write_steps(copy, UNSAFE_STEPS[name])
@@ -253,6 +254,7 @@ def test_a_tokenizer_that_could_grow_or_search_without_end_is_refused(copy: Path
         zoo.load(copy, runtime="onnx").embed_text("q" * 40)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAFE_STEPS)
 def test_the_steps_of_public_tokenizers_are_run(copy: Path, name: str) -> None:
     write_steps(copy, SAFE_STEPS[name])
@@ -265,6 +267,7 @@ def test_a_text_of_megabytes_is_refused(model: Embedder) -> None:
         model.embed_text("a dog " * 10**6)
 
 
+@pytest.mark.slow
 def test_a_panic_of_the_tokenizer_is_an_error_of_the_text(copy: Path) -> None:
     """The search of this expression gives up; the library then panics, which is no `Exception` in Python."""
     tower = load(copy, runtime="onnx").text_tower

@@ -62,6 +62,7 @@ def no_export(*_: object) -> None:
     raise AssertionError("a graph is made")
 
 
+@pytest.mark.slow
 def test_a_graph_is_made_for_a_large_job_and_used_again_without_torch(
     cached: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,6 +106,7 @@ def test_a_failure_is_one_line_and_torch_is_used(
     assert graphs(home) == []
 
 
+@pytest.mark.slow
 def test_a_graph_with_other_features_than_torch_is_not_kept(
     tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,6 +57,7 @@ def test_sound_folders_pass(folder: Path) -> None:
         assert {name: checks(folder)[name].ok for name in kept} == dict.fromkeys(kept, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", RECORDS)
 def test_a_record_of_another_model_is_refused(copy: Path, file: str) -> None:
     shutil.copy(OTHER / file, copy / file)

@@ -58,6 +58,7 @@ def map_at_r(rows: np.ndarray, labels: np.ndarray) -> float:
     return float(np.mean(scores))
 
 
+@pytest.mark.slow
 def test_scores_are_of_classes_that_nothing_was_fitted_on(pictures, capsys):
     words = [word for name in MODELS for word in ("--model", name)]
     assert main(["benchmark", "baselines", "--data", str(pictures), "--json", *words]) == 0

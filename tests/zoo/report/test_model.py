@@ -93,6 +93,7 @@ def reader(html: str) -> Reader:
     return Reader(html)
 
 
+@pytest.mark.slow
 def test_the_page_requests_nothing(html, reader):
     """Check elements, addresses in attributes and style, and the page's policy."""
     assert not {"script", "link", "iframe", "object", "embed", "base", "form", "a"} & {tag for tag, _ in reader.tags}
@@ -161,6 +162,7 @@ def test_sections_and_marks(reader):
     assert len(marks) == marks.count("") * 7
 
 
+@pytest.mark.slow
 def test_equal_input_gives_an_equal_page_except_for_the_date(toy, html):
     def undated(text: str) -> str:
         return re.sub(r"\d{4}-\d\d-\d\dT[\d:]+\+00:00", "", text)
@@ -188,6 +190,7 @@ def test_tsne(toy):
     assert np.isfinite(plane).all()
 
 
+@pytest.mark.slow
 def test_a_folder_without_a_log_has_no_curve(toy, tmp_path):
     bare = load(toys.write_model(tmp_path / "bare"), "onnx")
     assert "R@1 by epoch" not in report(bare, toy[1])

@@ -143,6 +143,7 @@ def test_the_gallery_to_index_into_is_named_once(pictures: Path, tmp_path: Path)
             run_here("index", "nowhere", pictures, *words)
 
 
+@pytest.mark.slow
 def test_commands_take_an_address(
     model: Embedder, pictures: Path, address: str, tmp_path: Path, capsys: Capture
 ) -> None:
@@ -251,6 +252,7 @@ def client(url: str) -> httpx.Client:
     return httpx.Client(base_url=url, headers={"x-api-key": KEY}, timeout=60)
 
 
+@pytest.mark.slow
 def test_a_gallery_in_milvus_is_served(model: Embedder, pictures: Path, address: str) -> None:
     # In a process of its own, which lets go of an embedded Milvus when it ends.
     assert run("index", model.folder, pictures, "--out", address).returncode == 0

@@ -84,6 +84,7 @@ def outcome_of(report: IndexingReport) -> dict[str, object]:
     return {**values, "gallery": None, "unreadable": reasons}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [4, 7, 64])
 def test_workers_make_the_gallery_of_one_process(
     model: Embedder, folder: Path, tmp_path: Path, batch_size: int

@@ -43,6 +43,7 @@ def caffe_state() -> dict[str, Tensor]:
     }
 
 
+@pytest.mark.slow
 def test_bn_inception_from_the_public_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -66,6 +67,7 @@ def test_bn_inception_from_the_public_file(
         assert [255 * x for x in trunk.pretrained_cfg["std"]] == pytest.approx([1, 1, 1])
 
 
+@pytest.mark.slow
 def test_googlenet_gives_torchvisions_features(tmp_path: Path) -> None:
     torch.manual_seed(0)
     peer = torchvision.models.googlenet(weights=None, init_weights=False, aux_logits=True, num_classes=3).eval()
@@ -82,6 +84,7 @@ def test_googlenet_gives_torchvisions_features(tmp_path: Path) -> None:
         torch.testing.assert_close(trunk(x), peer(x), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_any_timm_architecture_with_its_own_key_map(tmp_path: Path) -> None:
     """torchvision's old DenseNet files name their layers norm.1 and conv.1, which timm converts."""
     torch.manual_seed(0)

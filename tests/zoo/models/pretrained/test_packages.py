@@ -25,6 +25,8 @@ from zoo.models.pretrained.state import read_state
 from zoo.models.pretrained.weights import find_source
 from zoo.models.torch_runtime import PixelNetwork
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def classifier() -> dict[str, torch.Tensor]:

@@ -29,6 +29,8 @@ from zoo.models.golden import draw_images
 from zoo.models.names import find_model
 from zoo.models.verify import verify, verify_records
 
+pytestmark = pytest.mark.slow
+
 STATISTICS = ["--mean", "0.5,0.4,0.3", "--std", "0.25"]
 
 
