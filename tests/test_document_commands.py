@@ -118,6 +118,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory, small_glyphs: None) -> Path
     shutil.copy(folder / "query.jpg", folder / "query.png")
     shutil.copy(folder / "new.png", folder / "new.jpg")
     np.save(folder / "rows.npy", np.random.default_rng(0).normal(size=(60, 8)).astype(np.float32))
+    np.save(folder / "other.npy", np.random.default_rng(1).normal(size=(60, 8)).astype(np.float32))
     (folder / "labels.csv").write_text("\n".join(["label,query", *(f"{i % 6},{int(i < 12)}" for i in range(60))]))
     shutil.copy(folder / "labels.csv", folder / "l.csv")
     np.savez(folder / "rows.npz", embeddings=np.load(folder / "rows.npy"), labels=np.arange(60) % 6)

@@ -339,7 +339,7 @@ def _is_same_file(first: Path, second: Path) -> bool:
     epilog="""\
   zoo score rows.npy --labels labels.txt                   float [n, dim] and one label per line
   zoo score mine.safetensors --metrics all --json          with the tensors embeddings and labels
-  zoo score a.npy b.npy --labels labels.txt --margin map_at_r=.005   a less b: better, worse, equivalent or undecided
+  zoo score rows.npy other.npy --labels labels.txt --margin map_at_r=.005   better, worse, equivalent or undecided
   zoo score rows.npz                                       with the arrays embeddings and labels (np.savez)
   zoo score rows.npy --labels l.csv --queries l.csv        its columns label and query: queries search the others
   zoo score mine.npy --labels mine.csv --model mine        written by zoo embed: refused if another model made it
@@ -396,9 +396,9 @@ def score(
     as_json: Json = False,
     out: ResultFile = None,
 ) -> None:
-    """measure embeddings of any origin, from files, or compare two
+    """measure embeddings of any origin, from files
 
-    The scores of OTHER are subtracted from those of ROWS, class by class.
+    With OTHER, the two are compared: its scores are subtracted from those of ROWS, class by class.
     """
     from zoo.errors import UsageError
     from zoo.evaluation import evaluate as measure

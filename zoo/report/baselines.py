@@ -119,7 +119,7 @@ class BaselineComparison:
     recommendation: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "interval_note": ONE_SEED}
 
 
 @dataclass(frozen=True)
