@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from scipy import stats
 
 from exports.parity import ReferenceRetrieval, draw_calibration_images, measure_parity, reference_retrieval
 from tests.exports.toys import write_pictures
@@ -62,10 +63,9 @@ def test_differences_and_their_paired_interval() -> None:
     assert row["int8"] == pytest.approx(naive_recall(variant).mean())
     assert row["difference"] == pytest.approx(expected.mean())
     assert row["difference"] < 0
-    # Classes are drawn whole: no interval reaches beyond the best and the worst class.
-    by_class = expected.reshape(CLASSES, EACH).mean(1)
     low, high = row["interval"]
-    assert by_class.min() <= low <= expected.mean() <= high <= by_class.max()
+    interval = stats.ttest_1samp(expected.reshape(CLASSES, EACH).mean(1), 0).confidence_interval()
+    assert (low, high) == pytest.approx(tuple(interval))
     assert row["within_target"] == (low >= -0.002)
     assert (cost["queries"], cost["classes"]) == (len(LABELS), CLASSES)
 

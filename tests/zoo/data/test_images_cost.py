@@ -136,6 +136,7 @@ def test_the_kernel_ends_a_decoder_at_its_processor_time() -> None:
 
 
 def test_the_kernel_bounds_the_memory_of_a_decoder() -> None:
+    decoder_pool.close()  # those that are idle have the bound of their last image
     open_image(photograph()[0], LIMITS)
     for process in decoders(os.getpid()):
         limits = Path(f"/proc/{process}/limits").read_text().splitlines()
