@@ -277,7 +277,8 @@ class Trainer:
     def validate(self) -> dict[str, float]:
         """Return `validation_scores` of the network as it would be published, whose weights are kept if it is the best.
 
-        The best is that of the highest MAP@R. The scores are empty if the recipe holds out no classes.
+        The best is that of the highest MAP@R, of the start and the epochs after the method's pre-training. The scores
+        are empty if the recipe holds out no classes.
         """
         if self.data.validation is None:
             return {}
@@ -285,7 +286,8 @@ class Trainer:
         rows = embed_held_out(network, self.data, self.recipe.preprocessing, self.execution.device)
         scores = validation_scores(rows, self.data.validation[1], self.epoch)
         score = scores["map_at_r"]
-        if self.best is None or score > self.best["score"]:
+        is_model = self.epoch == 0 or self.epoch > self.method.pretraining
+        if is_model and (self.best is None or score > self.best["score"]):
             weights = {name: tensor.detach().cpu().clone() for name, tensor in network.state_dict().items()}
             self.best = {"score": score, "epoch": self.epoch, "weights": weights, "validation": scores}
         return scores
@@ -507,6 +509,11 @@ def _fit(
     with ProgressBar(
         recipe.name, steps * recipe.schedule.epochs, steps * resumed_at, recipe.batch.size, progress
     ) as bar:
+        if 0 < recipe.schedule.epochs <= run.method.pretraining:
+            bar.warn(
+                f"all {recipe.schedule.epochs} epochs are pre-training, which knows nothing of the method "
+                f"{recipe.objective.method!r}; set objective.method_args.pretraining lower, or train for longer"
+            )
         while run.epoch < recipe.schedule.epochs and not run.is_exhausted:
             record = _judged_epoch(run, sampler, bar, folder, monitor, log.records)
             log.write(record)

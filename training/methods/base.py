@@ -130,6 +130,8 @@ class Method(nn.Module, ABC):
     """
 
     heads: nn.ModuleDict
+    pretraining: int = 0
+    """Epochs that prepare the method; none of them is kept as the model."""
 
     @abstractmethod
     def loss(self, batch: Minibatch) -> dict[str, Tensor]:

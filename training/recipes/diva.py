@@ -63,6 +63,10 @@ INTRA = (
     "Negatives of intra-class triplets are drawn by distance, as those of shared triplets; the paper speaks of a "
     "similar intuition. The published code draws them evenly: by_distance=false of the task."
 )
+UNBOUNDED = (
+    "The sums of DaNCE and NCE have the negatives alone, as in equations 5 and 6. Such a loss has no lower bound, and "
+    "is unlikely to give the printed numbers; the published code has the positive in the sum."
+)
 COMPARED = (
     "The compared tasks have alpha and rho of the auxiliary tasks, and DeepCluster clusters before every epoch; the "
     "paper says nothing of these."
@@ -129,6 +133,7 @@ def diva(method: str, tasks: tuple[str, ...], short: str, dataset: str) -> Recip
 def _departures(tasks: tuple[str, ...]) -> tuple[str, ...]:
     """Return what the recipes of these tasks take from elsewhere than the paper."""
     by_task = {
+        UNBOUNDED: ("dance", "nce"),
         CONTRAST: ("dance", "nce"),
         WEIGHTS: ("dance",),
         INTRA: ("intra",),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
@@ -11,6 +14,7 @@ from tests.training.methods.batches import FEATURES, method, minibatch, trunk
 from training.losses.group import GroupLoss
 from training.methods.group import GroupMethod
 from training.recipe import Objective
+from zoo.cli.main import main
 from zoo.errors import RecipeError
 
 LABELS = [0, 0, 0, 1, 1, 1, 2, 2, 2]
@@ -75,3 +79,16 @@ def test_the_plain_method_trains_the_loss_too() -> None:
     plain = method(Objective("group"), LABELS, {}, net)
     assert isinstance(plain.objective, GroupLoss)
     assert torch.isfinite(plain.loss(minibatch(net, LABELS))["loss"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("pretraining", "kept"), [(1, {2, 3}), (2, {3}), (3, {None}), (0, {1, 2, 3})])
+def test_no_epoch_of_the_pretraining_is_kept_as_the_model(
+    pretraining: int, kept: set[int | None], own_zoo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = {"schedule.epochs": 3, "schedule.steps": 2, "objective.method_args.pretraining": pretraining}
+    words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    assert main(["train", "group-conv4-glyphs", *words, "--as", "toy", "--no-eval", "--json"]) == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)["best_epoch"] in kept
+    assert ("pre-training" in told.err) is (kept == {None})
