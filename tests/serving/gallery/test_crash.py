@@ -313,7 +313,7 @@ def test_ledger_accepts_whole_writes_only(there: dict, gone: set[int], unsettled
     assert fits(there, {1: "a", 2: "a"}, gone, unsettled) is right
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.parametrize("kind", ["flat", "hnsw"])
 def test_killed_writers_lose_no_acknowledged_write_in_200_rounds(
     path: Path, tmp_path: Path, kind: str, record_testsuite_property: Callable[[str, object], None]
