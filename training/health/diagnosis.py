@@ -132,9 +132,13 @@ class History:
         return max(_values(self.records, "validation_recall_at_1"), default=None)
 
     def gains(self) -> bool:
-        """Return whether R@1 on the held-out classes has become better than the trunk's at the start; False without."""
-        best, trunk = self.best_recall(), self.start.get("trunk_recall_at_1")
-        return best is not None and trunk is not None and best > trunk + self.doubt(trunk)
+        """Return whether R@1 on the held-out classes in the last third of epochs is above the trunk's at the start.
+
+        False without validation. The best of many epochs may be above it by chance.
+        """
+        recalls = _values(self.records, "validation_recall_at_1")
+        last, trunk = recalls[-math.ceil(len(recalls) / 3) :], self.start.get("trunk_recall_at_1")
+        return bool(last) and trunk is not None and sum(last) / len(last) > trunk + self.doubt(trunk)
 
     def doubt(self, recall: float) -> float:
         """Return two standard errors of a recall on the held-out images."""

@@ -80,8 +80,7 @@ def test_a_model_that_was_measured_on_other_images_is_not_compared(
     assert re.search(r"it has cars\.csv \([0-9a-f]{8}\).*measured on birds\.csv \(", str(caught.value))
     measure("other", tables["birds"])
     lines = models(capsys, "--against", "other")
-    (row,) = [line for line in lines if "toy-pool" in line]
-    assert "+0.0000" in row
+    assert any("toy-pool" in line and "+0.0000" in line for line in lines)
     assert sum("the model itself" in line for line in lines) == 2  # on birds and on cars
     measure("toy-pool", tables["cars"])
     on_birds = [result for result in read_results(other) if result["data"]["name"] == "birds.csv"]
