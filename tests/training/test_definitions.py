@@ -95,7 +95,7 @@ def miner_values(name: str) -> Iterator[float]:
         miner = create_miner(name, args)
         yield from checksum(*miner(unit, LABELS))
         if name == "distance-weighted":
-            weights = miner.weights(unit, LABELS != LABELS[:, None])
+            weights = miner.weights(unit, LABELS[:, None] != LABELS)
             yield from (weights.sum().item(), (weights * torch.arange(len(LABELS))).sum().item())
 
 
