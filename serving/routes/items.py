@@ -55,11 +55,10 @@ from zoo.errors import ImageError, ItemNotFoundError
 class _ItemConvertor(StringConvertor):
     """Part of a path that may be an item's id: /items/bulk takes no other method than its own."""
 
-    regex = "(?!bulk$)(?!bulk/)[^/]+"
+    regex = "(?!bulk(?:/|$))[^/]+"
 
 
 register_url_convertor("item", _ItemConvertor())
-
 router = APIRouter(strict_content_type=False)
 NAMED = 5
 """Copies that a warning names."""

@@ -91,13 +91,8 @@ def smooth_ranks(similarities: Tensor, i: Tensor, j: Tensor, temperature: float)
 
 
 def _ranks(similarities: Tensor, i: Tensor, j: Tensor, temperature: float) -> Tensor:
-    # The sum contains the comparison of j with itself, which is 1/2.
-    return 0.5 + _wins(similarities, i, j, temperature).sum(1)
-
-
-def _wins(similarities: Tensor, i: Tensor, j: Tensor, temperature: float) -> Tensor:
-    """Return how far each item of row i ranks before item j, [t, b], from 0 to 1."""
-    return torch.sigmoid((similarities[i] - similarities[i, j][:, None]) / temperature)
+    wins = torch.sigmoid((similarities[i] - similarities[i, j][:, None]) / temperature)
+    return 0.5 + wins.sum(1)  # the sum contains the comparison of j with itself, which is 1/2
 
 
 def _chunks(rows: int, width: int) -> list[slice]:
