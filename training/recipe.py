@@ -388,7 +388,7 @@ class Recipe:
     @cached_property
     def record(self) -> dict[str, Any]:
         """Return all that decides a run, as files record it: all defaults stated, and versions of definitions."""
-        return json.loads(json.dumps(recipe_record(self.to_json())))
+        return json.loads(json.dumps(recipe_record(dataclasses.asdict(self))))
 
     @cached_property
     def digest(self) -> str:
