@@ -10,10 +10,12 @@ import os
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
 import numpy as np
+import psutil
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _LEAST = 0.5
@@ -26,8 +28,8 @@ class Machine:
     """Processor time of a machine between two readings."""
 
     def __init__(self, pids: Iterable[int]) -> None:
-        """Begin a period; the time of `pids` and of this process counts as our own."""
-        self._pids = (os.getpid(), *pids)
+        """Begin a period; the time of this process, of `pids` and of their descendants counts as our own."""
+        self._pids = tuple(pids)
         self._before = self._seconds()
 
     def taken(self) -> float:
@@ -42,14 +44,24 @@ class Machine:
         """Return the clock and the processor time of others so far."""
         # The interrupts that follow come from our own traffic.
         user, nice, system, *_, stolen = (int(word) for word in Path("/proc/stat").read_text().split()[1:9])
-        own = sum(_ticks_of(pid) for pid in self._pids)
-        return time.perf_counter(), (user + nice + system + stolen - own) / _TICKS
+        own = time.process_time() + sum(_seconds_of(pid) for pid in self._pids)
+        return time.perf_counter(), (user + nice + system + stolen) / _TICKS - own
 
 
-def _ticks_of(pid: int) -> int:
-    """Return the processor time of a process and of its ended children, see proc_pid_stat(5)."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return sum(int(word) for word in fields[11:15])
+def family(pid: int) -> list[psutil.Process]:
+    """Return a process and all its descendants that live, such as the decoders of a service."""
+    root = psutil.Process(pid)
+    return [root, *root.children(recursive=True)]
+
+
+def _seconds_of(pid: int) -> float:
+    """Return the processor time of a process, of its descendants and of those that have ended."""
+    total = 0.0
+    for process in family(pid):
+        with suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
 
 
 class Pace:

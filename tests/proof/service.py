@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 
 from serving.gallery.indexing import index_folder
+from tests.proof.machine import family
 from tests.serving import toys
 from tests.serving.running import Running, serving
 from zoo.models.load import load
@@ -42,12 +43,21 @@ class Service:
         return self.log.read_text(encoding="utf-8", errors="replace") if self.log else ""
 
     def memory(self, what: str = "VmRSS") -> float:
-        """Return the memory of the process in MiB; "VmHWM" is the peak since `forget_peak`."""
-        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith(what)) / 1024
+        """Return the memory of the service and its decoders in MiB; "VmHWM" adds their peaks since `forget_peak`."""
+        return sum(_field(process.pid, what) for process in family(self.pid)) / 1024
 
     def forget_peak(self) -> None:
-        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
+        for process in family(self.pid):
+            Path(f"/proc/{process.pid}/clear_refs").write_text("5")
+
+
+def _field(pid: int, what: str) -> int:
+    """Return a number of /proc/PID/status, or 0 for a process that has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith(what)), 0)
 
 
 def toy_gallery(folder: Path) -> Path:
