@@ -42,10 +42,7 @@ def test_the_slope_of_memory() -> None:
 def test_what_others_take_of_the_machine() -> None:
     """A process that is not named counts; one that is named does not, nor its children, nor this process."""
     before = children_seconds()
-    spinning = [
-        subprocess.Popen(["sh", "-c", '"$0" -c "while True: pass" & wait', sys.executable])
-        for _ in range(2)
-    ]
+    spinning = [subprocess.Popen(["sh", "-c", '"$0" -c "while True: pass" & wait', sys.executable]) for _ in range(2)]
     try:
         started = time.perf_counter()
         known, alone = Machine([one.pid for one in spinning]), Machine([])
