@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import mmap
 import os
 import signal
 import subprocess
@@ -74,7 +75,7 @@ class _DecoderProcess:
         self.files, self.pixels = cast(FileIO, self.process.stdin), cast(FileIO, self.process.stdout)
         for pipe in (self.files, self.pixels):
             _enlarge(pipe)
-        self.buffer, self.begin, self.until = memoryview(bytearray(BUFFER_BYTES)), 0, 0
+        self.buffer, self.begin, self.until = _new_buffer(BUFFER_BYTES), 0, 0
         self.begun, self.deadline, self.is_slow = 0.0, float("inf"), False
 
     def send(self, data: bytes, job: Job) -> None:
@@ -106,7 +107,7 @@ class _DecoderProcess:
             shape = width, bottom - top
             image.paste(Image.frombytes(mode, shape, self._read(shape[0] * shape[1] * len(mode))), (0, top))
         if len(self.buffer) > BUFFER_BYTES:
-            self.buffer = memoryview(bytearray(BUFFER_BYTES))
+            self.buffer = _new_buffer(BUFFER_BYTES)
         return facts, image
 
     def _read(self, count: int) -> memoryview:
@@ -117,7 +118,7 @@ class _DecoderProcess:
         if self.until - self.begin < count:
             rest = bytes(self.buffer[self.begin : self.until])
             if count > len(self.buffer):  # a row of millions of pixels
-                self.buffer = memoryview(bytearray(count))
+                self.buffer = _new_buffer(count)
             self.buffer[: len(rest)] = rest
             self.begin, self.until = 0, len(rest)
         while self.until - self.begin < count:
@@ -278,6 +279,11 @@ class _DecoderPool:
 def error_of(code: str, message: str) -> ImageError:
     """Return the error for a `zoo.data.decoder.Refusal`."""
     return ImageTooLargeError(message) if code == decoder.TOO_LARGE else ImageError(message, code=code)
+
+
+def _new_buffer(count: int) -> memoryview:
+    """Return memory of its own mapping, which the system has back at once: malloc would keep it in a thread's arena."""
+    return memoryview(mmap.mmap(-1, count))
 
 
 def _enlarge(pipe: FileIO) -> None:
