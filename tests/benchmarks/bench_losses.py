@@ -35,7 +35,7 @@ from training.losses.contrastive import ContrastiveLoss
 from training.losses.cosface import CosFaceLoss
 from training.losses.fastap import FastAPLoss
 from training.losses.histogram import HistogramLoss
-from training.losses.lifted import LiftedStructureLoss
+from training.losses.lifted import GeneralizedLiftedStructureLoss
 from training.losses.margin import MarginLoss
 from training.losses.multi_similarity import MultiSimilarityLoss
 from training.losses.n_pair import NPairsLoss
@@ -44,7 +44,7 @@ from training.losses.nt_xent import NTXentLoss
 from training.losses.proxy_anchor import ProxyAnchorLoss
 from training.losses.proxy_nca import ProxyNCALoss
 from training.losses.smooth_ap import SmoothAPLoss
-from training.losses.snr import SNRContrastiveLoss, SNRTripletLoss
+from training.losses.snr import SignalToNoiseRatioContrastiveLoss, SNRTripletLoss
 from training.losses.softtriple import SoftTripleLoss
 from training.losses.subcenter_arcface import SubCenterArcFaceLoss
 from training.losses.supcon import SupConLoss
@@ -80,7 +80,7 @@ def contests() -> dict[str, Contest]:
         "fastap": Contest(lambda d: FastAPLoss(0), lambda d: pml.FastAPLoss()),
         "histogram": Contest(lambda d: HistogramLoss(0), lambda d: pml.HistogramLoss(n_bins=64)),
         "lifted": Contest(
-            lambda d: LiftedStructureLoss(0),
+            lambda d: GeneralizedLiftedStructureLoss(0),
             lambda d: pml.GeneralizedLiftedStructureLoss(distance=distances.LpDistance(**RAW), **short),
         ),
         "margin + distance-weighted": Contest(
@@ -111,7 +111,7 @@ def contests() -> dict[str, Contest]:
         "proxynca 11k": Contest(lambda d: ProxyNCALoss(SOP, d), lambda d: pml.ProxyNCALoss(SOP, d, softmax_scale=9)),
         "smoothap": Contest(lambda d: SmoothAPLoss(0, query_counted=True), lambda d: pml.SmoothAPLoss()),
         "snr-contrastive": Contest(
-            lambda d: SNRContrastiveLoss(0), lambda d: pml.SignalToNoiseRatioContrastiveLoss(**centring)
+            lambda d: SignalToNoiseRatioContrastiveLoss(0), lambda d: pml.SignalToNoiseRatioContrastiveLoss(**centring)
         ),
         "snr": Contest(
             lambda d: SNRTripletLoss(0),

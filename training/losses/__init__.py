@@ -14,6 +14,35 @@ from __future__ import annotations
 
 from training.construction import ClassTable
 
+__all__ = [
+    "AngularLoss",
+    "ArcFaceLoss",
+    "CircleLoss",
+    "ContrastiveLoss",
+    "CosFaceLoss",
+    "DaNCELoss",
+    "FastAPLoss",
+    "GeneralizedLiftedStructureLoss",
+    "GroupLoss",
+    "HistogramLoss",
+    "MarginLoss",
+    "MultiSimilarityLoss",
+    "NPairsLoss",
+    "NTXentLoss",
+    "NormalizedSoftmaxLoss",
+    "ProxyAnchorLoss",
+    "ProxyNCALoss",
+    "QuadrupletLoss",
+    "RecallAtKLoss",
+    "SNRTripletLoss",
+    "SignalToNoiseRatioContrastiveLoss",
+    "SmoothAPLoss",
+    "SoftTripleLoss",
+    "SubCenterArcFaceLoss",
+    "SupConLoss",
+    "TripletMarginLoss",
+]
+
 LOSSES = ClassTable(
     __name__,
     {
@@ -26,7 +55,7 @@ LOSSES = ClassTable(
         "fastap": "fastap:FastAPLoss",
         "group": "group:GroupLoss",
         "histogram": "histogram:HistogramLoss",
-        "lifted": "lifted:LiftedStructureLoss",
+        "lifted": "lifted:GeneralizedLiftedStructureLoss",
         "margin": "margin:MarginLoss",
         "ms": "multi_similarity:MultiSimilarityLoss",
         "npair": "n_pair:NPairsLoss",
@@ -37,7 +66,7 @@ LOSSES = ClassTable(
         "quadruplet": "quadruplet:QuadrupletLoss",
         "recall": "recall_at_k:RecallAtKLoss",
         "smoothap": "smooth_ap:SmoothAPLoss",
-        "snr-contrastive": "snr:SNRContrastiveLoss",
+        "snr-contrastive": "snr:SignalToNoiseRatioContrastiveLoss",
         "snr": "snr:SNRTripletLoss",
         "softtriple": "softtriple:SoftTripleLoss",
         "subcenter": "subcenter_arcface:SubCenterArcFaceLoss",

@@ -14,7 +14,7 @@ from training import functional
 from training.functional import check_batch, distances, mean_norm, negative_mask, positive_mask
 
 
-class LiftedStructureLoss(nn.Module):
+class GeneralizedLiftedStructureLoss(nn.Module):
     """Lifted structure loss over all pairs of a batch; anchors without a positive or without a negative are left out.
 
     Args:

@@ -60,7 +60,7 @@ class SNRTripletLoss(HingeLoss):
         return terms.mean(self.active_only) + self.nu * _mean_penalty(embeddings)
 
 
-class SNRContrastiveLoss(HingeLoss):
+class SignalToNoiseRatioContrastiveLoss(HingeLoss):
     """Contrastive loss of SNR distances, with a penalty on the mean of each embedding.
 
     Args:

@@ -11,7 +11,7 @@ from torch import Tensor
 from training.functional import Triplets, check_batch, negative_mask, positive_mask, rows_with_all, unit_distances
 
 
-class HardMiner:
+class BatchHardMiner:
     """One triplet per anchor: its farthest positive and its nearest negative."""
 
     def __call__(self, embeddings: Tensor, labels: Tensor) -> Triplets:

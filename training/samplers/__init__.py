@@ -16,6 +16,17 @@ import numpy as np
 from training.construction import ClassTable
 
 
+__all__ = [
+    "ClassWeighted",
+    "DDM",
+    "FRD",
+    "GreedyCoreset",
+    "MPerClassSampler",
+    "SPC",
+    "SPCR",
+]
+
+
 class Sampler(Protocol):
     """Source of batches. They depend only on the arguments, the epoch and the memory, if there is one."""
 

@@ -29,10 +29,10 @@ from training.logging import flatten_record
 from training.losses import LOSSES
 from training.losses.contrastive import ContrastiveLoss
 from training.losses.margin import MarginLoss
-from training.losses.snr import SNRContrastiveLoss
+from training.losses.snr import SignalToNoiseRatioContrastiveLoss
 from training.losses.triplet import TripletMarginLoss
 from training.methods.base import objective_loss
-from training.miners.hard import HardMiner
+from training.miners.hard import BatchHardMiner
 from training.recipe import Objective, Optimizer, Schedule
 from training.recipes import RECIPES
 from training.trainer import Trainer, fit
@@ -122,7 +122,7 @@ def test_active_terms_of_pair_losses() -> None:
     within, between = pairs(rows)
     contrast = ContrastiveLoss(4, positive_margin=0.9, negative_margin=1.1)
     losses = nn.ModuleList(
-        [contrast, MarginLoss(4, beta=1.0), SNRContrastiveLoss(4, positive_margin=0.5, negative_margin=1.0)]
+        [contrast, MarginLoss(4, beta=1.0), SignalToNoiseRatioContrastiveLoss(4, positive_margin=0.5, negative_margin=1.0)]
     )
     with observed(losses) as seen:
         for loss in losses:
@@ -180,7 +180,7 @@ def test_hard_mining_takes_the_hardest_and_random_mining_any(tmp_path: Path) -> 
 def test_the_miner_of_a_loss_is_observed() -> None:
     loss = TripletMarginLoss(4)
     with observed(loss) as seen:
-        objective_loss(loss, HardMiner(), unit_rows(), LABELS)
+        objective_loss(loss, BatchHardMiner(), unit_rows(), LABELS)
     assert seen.mined is not None
     assert torch.equal(seen.mined[1], LABELS)
 

@@ -15,7 +15,7 @@ from tests.training.miners.batches import complete, rows
 from training.functional import draw_columns
 from training.miners import MINERS, create_miner
 from training.miners.distance_weighted import DistanceWeightedMiner
-from training.miners.hard import HardMiner
+from training.miners.hard import BatchHardMiner
 from training.miners.inter_class import InterClassMiner
 from training.miners.intra_class import IntraClassMiner
 from training.miners.multi_similarity import MultiSimilarityMiner
@@ -30,7 +30,7 @@ KINDS = st.sampled_from(["random", "equal", "zero", "nan"])
 
 
 @pytest.mark.parametrize(
-    "miner", [RandomMiner(), SemihardMiner(), SofthardMiner(), HardMiner(), DistanceWeightedMiner()]
+    "miner", [RandomMiner(), SemihardMiner(), SofthardMiner(), BatchHardMiner(), DistanceWeightedMiner()]
 )
 @settings(max_examples=40)
 @given(labels=ANY_LABELS, kind=KINDS)

@@ -10,7 +10,7 @@ from training.losses.contrastive import ContrastiveLoss
 from training.losses.margin import MarginLoss
 from training.losses.triplet import TripletMarginLoss
 from training.miners import MINERS, create_miner
-from training.miners.hard import HardMiner
+from training.miners.hard import BatchHardMiner
 from training.miners.multi_similarity import MultiSimilarityMiner
 from training.miners.rho import RhoMiner
 
@@ -22,8 +22,8 @@ EMBEDDINGS, Y = rows(len(LABELS)), torch.tensor(LABELS)
 def test_the_rate_of_exchange_and_its_form(probability: float, published: bool) -> None:
     torch.manual_seed(0)
     embeddings, y = rows(400), torch.arange(400) % 80
-    a, p, n = HardMiner()(embeddings, y)
-    miner, exchanged, times = RhoMiner(probability, HardMiner(), published), 0, 20
+    a, p, n = BatchHardMiner()(embeddings, y)
+    miner, exchanged, times = RhoMiner(probability, BatchHardMiner(), published), 0, 20
     for _ in range(times):
         anchors, positives, negatives = miner(embeddings, y)
         swapped = y[anchors] == y[negatives]
