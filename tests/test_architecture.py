@@ -94,7 +94,8 @@ load("zoo.cli.gallery zoo.cli.gallery_upkeep zoo.cli.index zoo.cli.serve zoo.cli
 load("training.cached.feature_folder training.studies.compare_page zoo.report.model zoo.hub.download", heavy)
 load("zoo.hub.model_page zoo.cli.export", heavy)
 import numpy, zoo
-assert len(zoo.list_models()) > 100 and zoo.info("dinov2-s14")
+assert len(zoo.list_recipes()) > 100 and zoo.info("dinov2-s14") and dir(zoo.losses)
+assert zoo.train and zoo.finetune and zoo.distill and zoo.export and zoo.index and zoo.Gallery and zoo.Client
 assert cli.main(["evaluate", "margin-conv4-glyphs", "--data", "."]) == 2
 model = zoo.load("margin-conv4-glyphs", runtime="onnx")
 rows = model.embed([numpy.zeros((40, 40, 3), numpy.uint8), numpy.full((50, 30), 200, numpy.uint8)])

@@ -29,6 +29,16 @@ class ClassTable(UserDict[str, Any]):
         value = super().__getitem__(name)
         if not isinstance(value, str):
             return value
+        return self._imported(value)
+
+    def class_named(self, name: str) -> Any:
+        """Return the class of its own name: the `__getattr__` of the package, so that it has its classes."""
+        for value in self.data.values():
+            if isinstance(value, str) and value.partition(":")[2] == name:
+                return self._imported(value)
+        raise AttributeError(f"module {self.package!r} has no attribute {name!r}")
+
+    def _imported(self, value: str) -> Any:
         module, _, attribute = value.partition(":")
         return getattr(import_module(f"{self.package}.{module}"), attribute)
 

@@ -74,3 +74,4 @@ LOSSES = ClassTable(
         "triplet": "triplet:TripletMarginLoss",
     },
 )
+__getattr__ = LOSSES.class_named

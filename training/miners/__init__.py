@@ -40,6 +40,7 @@ MINERS = ClassTable(
         "rho": "rho:RhoMiner",
     },
 )
+__getattr__ = MINERS.class_named
 
 
 def create_miner(name: str, args: Mapping[str, Any]) -> Any:

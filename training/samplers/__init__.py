@@ -15,15 +15,14 @@ import numpy as np
 
 from training.construction import ClassTable
 
-
 __all__ = [
-    "ClassWeighted",
     "DDM",
     "FRD",
-    "GreedyCoreset",
-    "MPerClassSampler",
     "SPC",
     "SPCR",
+    "ClassWeighted",
+    "GreedyCoreset",
+    "MPerClassSampler",
 ]
 
 
@@ -46,3 +45,4 @@ SAMPLERS = ClassTable(
         "frd": "distribution_matching:FRD",
     },
 )
+__getattr__ = SAMPLERS.class_named

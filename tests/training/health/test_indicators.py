@@ -122,7 +122,11 @@ def test_active_terms_of_pair_losses() -> None:
     within, between = pairs(rows)
     contrast = ContrastiveLoss(4, positive_margin=0.9, negative_margin=1.1)
     losses = nn.ModuleList(
-        [contrast, MarginLoss(4, beta=1.0), SignalToNoiseRatioContrastiveLoss(4, positive_margin=0.5, negative_margin=1.0)]
+        [
+            contrast,
+            MarginLoss(4, beta=1.0),
+            SignalToNoiseRatioContrastiveLoss(4, positive_margin=0.5, negative_margin=1.0),
+        ]
     )
     with observed(losses) as seen:
         for loss in losses:

@@ -419,7 +419,10 @@ CASES: dict[str, tuple[nn.Module, Oracle]] = {
     "contrastive, active_only": (ContrastiveLoss(4, active_only=True), of_pairs(contrastive_active)),
     "triplet, active_only": (TripletMarginLoss(4, active_only=True), of_pairs(triplet_active)),
     "margin, by_triplets": (MarginLoss(4, by_triplets=True), of_pairs(margin_by_triplets)),
-    "snr-contrastive, active_only": (SignalToNoiseRatioContrastiveLoss(4, active_only=True), of_pairs(snr_contrastive_active)),
+    "snr-contrastive, active_only": (
+        SignalToNoiseRatioContrastiveLoss(4, active_only=True),
+        of_pairs(snr_contrastive_active),
+    ),
     "snr, active_only": (SNRTripletLoss(4, active_only=True), of_pairs(snr_triplet_active)),
     "proxynca, positive_in_denominator": (
         ProxyNCALoss(4, DIM, positive_in_denominator=True),
