@@ -78,12 +78,12 @@ def measure(net: Net, images: Tensor, labels: np.ndarray) -> dict[str, float]:
 
 def train(net: Net, images: Tensor, labels: np.ndarray, options: Namespace) -> None:
     """Train the network: the sampler draws classes, the miner chooses tuples of a batch, the loss compares them."""
-    facts = {"classes": int(labels.max()) + 1, "dim": options.dim}
+    facts = {"num_classes": int(labels.max()) + 1, "embedding_size": options.dim}
     make_loss = LOSSES[options.loss]
     loss = make_loss(**{name: value for name, value in facts.items() if name in signature(make_loss).parameters})
     miner = None if options.miner == "none" else create_miner(options.miner, {})
     per_class = 4
-    batch = per_class * min(16, facts["classes"])
+    batch = per_class * min(16, facts["num_classes"])
     sampler = SPC(labels, batch, per_class, seed=0)
     optimizer = torch.optim.AdamW([*net.parameters(), *loss.parameters()], lr=3e-3)
     net.train()

@@ -28,7 +28,7 @@ from training.logging import check_trackers, create_trackers
 from training.overrides import changed_settings
 from training.recipe import EnsembleRecipe, Objective, Recipe, same_recipe
 from training.recipes import RECIPES, standard_recipe
-from training.samplers import Sampler
+from training.samplers.base import BatchSampler
 from training.trainer import Observe, Trained, fit
 from training.trunk.parts import prompted_architecture
 from zoo import data as datasets
@@ -447,7 +447,7 @@ class TrainingSetup:
     progress: bool = False
     decoded: dict[Any, TrainingData] = field(default_factory=dict)
 
-    def prepare(self, recipe: Recipe) -> tuple[Samples, Sampler]:
+    def prepare(self, recipe: Recipe) -> tuple[Samples, BatchSampler]:
         """Return a recipe's training samples and the sampler of its batches.
 
         The images of the last recipe stay in memory. Of several processes the first one decodes before the others, so

@@ -19,10 +19,13 @@ class ClassTable(UserDict[str, Any]):
     Args:
         package: The package of the modules.
         classes: Name -> "module:Class", or the class itself.
+        constants: Name -> arguments that recipes have unless they name others; by default those of the class.
     """
 
-    def __init__(self, package: str, classes: Mapping[str, Any]) -> None:
-        self.package = package
+    def __init__(
+        self, package: str, classes: Mapping[str, Any], constants: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> None:
+        self.package, self.constants = package, constants or {}
         super().__init__(classes)
 
     def __getitem__(self, name: str) -> Any:
@@ -63,7 +66,8 @@ def construct(
     """
     check_arguments(table, kind, name, args)
     taken = inspect.signature(table[name]).parameters
-    given = {key: value for key, value in (offered or {}).items() if key in taken}
+    args = {**_constants(table, name), **args}
+    given = {key: value for key, value in (offered or {}).items() if key in taken and key not in args}
     needed = [key for key, value in taken.items() if value.default is value.empty and value.kind not in _ANY]
     if missing := [key for key in needed if key not in {**given, **args}]:
         raise RecipeError(f"{kind} {name!r} needs the arguments {', '.join(missing)}.", code="missing-value")
@@ -71,6 +75,11 @@ def construct(
         return table[name](**given, **args)
     except (TypeError, ValueError) as error:  # a value that the class cannot use
         raise RecipeError(f"{kind} {name!r} does not take these arguments: {error}.", code="invalid-value") from None
+
+
+def _constants(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return the arguments that recipes have unless they name others."""
+    return table.constants.get(name, {}) if isinstance(table, ClassTable) else {}
 
 
 def check_name(table: Mapping[str, Any], kind: str, name: str) -> None:
@@ -103,8 +112,9 @@ def check_arguments(table: Mapping[str, Any], kind: str, name: str, args: Mappin
 
 
 def with_defaults(table: Mapping[str, Any], name: str | None, args: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments together with the defaults of those that are not given; without a name unchanged."""
+    """Return the arguments together with those that recipes have by default; without a name unchanged."""
     if name is None:
         return dict(args)
     taken = inspect.signature(table[name]).parameters
-    return {**{key: value.default for key, value in taken.items() if value.default is not value.empty}, **args}
+    defaults = {key: value.default for key, value in taken.items() if value.default is not value.empty}
+    return {**defaults, **_constants(table, name), **args}

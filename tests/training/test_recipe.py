@@ -187,7 +187,7 @@ def test_a_wrong_setting_is_refused(setting: str, code: str | None, value: str) 
 
 def test_arguments_without_their_part_are_refused() -> None:
     with raises(RecipeError, "option-without-effect"):
-        build(override(RECIPE, ["objective.miner=none", "objective.miner_args.nearest=0.5"]))
+        build(override(RECIPE, ["objective.miner=none", "objective.miner_args.cutoff=0.5"]))
 
 
 def test_settings_that_are_valid_only_together() -> None:

@@ -38,6 +38,7 @@ MINERS = ClassTable(
         "inter-class": "inter_class:InterClassMiner",
         "intra-class": "intra_class:IntraClassMiner",
         "rho": "rho:RhoMiner",
+        "triplet-margin": "triplet_margin:TripletMarginMiner",
     },
 )
 __getattr__ = MINERS.class_named

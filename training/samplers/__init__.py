@@ -1,17 +1,12 @@
 """Batch samplers by name.
 
-`training.build` constructs a sampler with those of `labels` int64 [n], `size`, `per_class`, `seed` and `dim` that it
-has parameters for, and with the recipe's `batch.args`. A sampler that chooses by embeddings has an array `memory`,
-float32 [n, dim]. The training loop writes into it the embeddings of all samples at first, and those of a batch after
-each step; it is part of the checkpoint.
+`training.build` constructs a sampler with those of `labels` int64 [n], `batch_size`, `samples_per_class`, `seed` and
+`embedding_size` that it has parameters for, and with the recipe's `batch.args`. A sampler that chooses by embeddings
+has an array `memory`, float32 [n, d]. The training loop writes into it the embeddings of all samples at first, and
+those of a batch after each step; it is part of the checkpoint.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from typing import Protocol
-
-import numpy as np
 
 from training.construction import ClassTable
 
@@ -24,14 +19,6 @@ __all__ = [
     "GreedyCoreset",
     "MPerClassSampler",
 ]
-
-
-class Sampler(Protocol):
-    """Source of batches. They depend only on the arguments, the epoch and the memory, if there is one."""
-
-    def epoch(self, number: int, batches: int) -> Iterator[np.ndarray]:
-        """Yield `batches` index arrays, int64 [size], of epoch `number`."""
-
 
 SAMPLERS = ClassTable(
     __name__,

@@ -102,7 +102,7 @@ def test_dead_class_vectors_are_no_nearer_to_their_own_samples() -> None:
 
 @pytest.mark.parametrize("mined", [True, False])
 def test_active_terms_of_a_triplet_loss(mined: bool) -> None:
-    rows, loss = unit_rows(), TripletMarginLoss(4, margin=0.2)
+    rows, loss = unit_rows(), TripletMarginLoss(0.2, active_only=False)
     every = [
         (a, p, n)
         for a, p, n in itertools.product(range(12), repeat=3)
@@ -120,12 +120,12 @@ def test_active_terms_of_a_triplet_loss(mined: bool) -> None:
 def test_active_terms_of_pair_losses() -> None:
     rows = unit_rows()
     within, between = pairs(rows)
-    contrast = ContrastiveLoss(4, positive_margin=0.9, negative_margin=1.1)
+    contrast = ContrastiveLoss(0.9, 1.1, active_only=False)
     losses = nn.ModuleList(
         [
             contrast,
-            MarginLoss(4, beta=1.0),
-            SignalToNoiseRatioContrastiveLoss(4, positive_margin=0.5, negative_margin=1.0),
+            MarginLoss(beta=1.0, by_triplets=False),
+            SignalToNoiseRatioContrastiveLoss(0.5, 1.0, active_only=False),
         ]
     )
     with observed(losses) as seen:
@@ -148,7 +148,7 @@ def test_active_terms_of_pair_losses() -> None:
 
 
 def test_nothing_is_observed_outside_the_block() -> None:
-    loss = TripletMarginLoss(4)
+    loss = TripletMarginLoss(0.2, active_only=False)
     with observed(loss) as seen:
         pass
     loss(unit_rows(), LABELS)
@@ -158,7 +158,7 @@ def test_nothing_is_observed_outside_the_block() -> None:
 @pytest.mark.parametrize("name", ["arcface", "cosface", "subcenter", "softtriple"])
 def test_active_terms_of_a_loss_of_class_vectors_are_misclassified_samples(name: str) -> None:
     rows = unit_rows()
-    loss = construct(LOSSES, "loss", name, {"scale": 1000.0}, {"classes": 4, "dim": rows.shape[1]})
+    loss = construct(LOSSES, "loss", name, {"scale": 1000.0}, {"num_classes": 4, "embedding_size": rows.shape[1]})
     with torch.no_grad(), observed(loss) as seen:
         loss(rows, LABELS)
     ((active, number, total),) = seen.terms
@@ -182,7 +182,7 @@ def test_hard_mining_takes_the_hardest_and_random_mining_any(tmp_path: Path) -> 
 
 
 def test_the_miner_of_a_loss_is_observed() -> None:
-    loss = TripletMarginLoss(4)
+    loss = TripletMarginLoss(0.2, active_only=False)
     with observed(loss) as seen:
         objective_loss(loss, BatchHardMiner(), unit_rows(), LABELS)
     assert seen.mined is not None

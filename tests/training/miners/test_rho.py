@@ -44,16 +44,16 @@ LINE = torch.tensor([[1.0, 0.0], [0.8, 0.6], [-1.0, 0.0]])
     ("loss", "published", "moves"),
     [
         # (a, p, p) is [d - d + .2] = .2, a constant; (a, a, p) is [0 - d^2 + .2], which needs d < .447.
-        (TripletMarginLoss(2, squared=True), False, False),
-        (TripletMarginLoss(2, squared=True), True, False),
-        (TripletMarginLoss(2, margin=0.5, squared=True), True, True),
-        (TripletMarginLoss(2, margin=0.5), True, False),
+        (TripletMarginLoss(0.2, squared=True), False, False),
+        (TripletMarginLoss(0.2, squared=True), True, False),
+        (TripletMarginLoss(0.5, squared=True), True, True),
+        (TripletMarginLoss(0.5), True, False),
         # (a, p, p) is [d - 1.2 + .2] + [1.2 - d + .2], of which the second pushes; (a, a, p) has the same push alone.
-        (MarginLoss(2), False, True),
-        (MarginLoss(2), True, True),
+        (MarginLoss(), False, True),
+        (MarginLoss(), True, True),
         # (a, p, p) is d + [1 - d], a constant below 1.
-        (ContrastiveLoss(2), False, False),
-        (ContrastiveLoss(2), True, True),
+        (ContrastiveLoss(), False, False),
+        (ContrastiveLoss(), True, True),
     ],
 )
 def test_which_form_pushes_the_positive_away(loss: nn.Module, published: bool, moves: bool) -> None:
