@@ -21,5 +21,6 @@ if TYPE_CHECKING:
     from training.miners.rho import RhoMiner as RhoMiner
     from training.miners.semihard import SemihardMiner as SemihardMiner
     from training.miners.softhard import SofthardMiner as SofthardMiner
+    from training.miners.triplet_margin import TripletMarginMiner as TripletMarginMiner
 else:
     __getattr__, __dir__ = members("training.miners")

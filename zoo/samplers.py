@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from training.samplers.distribution_matching import DDM as DDM
     from training.samplers.distribution_matching import FRD as FRD
     from training.samplers.greedy_coreset import GreedyCoreset as GreedyCoreset
+    from training.samplers.m_per_class import MPerClassSampler as MPerClassSampler
     from training.samplers.spc import SPC as SPC
     from training.samplers.spc_r import SPCR as SPCR
 else:

@@ -40,6 +40,7 @@ MINERS = ClassTable(
         "rho": "rho:RhoMiner",
         "triplet-margin": "triplet_margin:TripletMarginMiner",
     },
+    others=["triplet_margin:TripletMarginMiner"],
 )
 __getattr__ = MINERS.class_named
 

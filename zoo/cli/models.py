@@ -710,6 +710,7 @@ def ensemble(
   zoo convert net.safetensors --architecture resnet50 --mean 0.5 --std 0.5 --size 160 --out weights/net
   zoo convert bn_inception-52deb4733.pth --architecture bn_inception --out weights/bn_inception
   zoo convert googlenet-1378be20.pth --architecture googlenet --out weights/googlenet
+  zoo convert dml.pth --architecture resnet50 --head last_linear --out weights/dml    with its embedding layer
 
 The folder is a model: zoo index, evaluate, embed, export and finetune --from take it, and so does zoo train with
 backbone.pretrained=DIR. A classifier is left out. zoo baseline does the same under a name.""",
@@ -724,6 +725,10 @@ def convert(
     std: Std = None,
     size: Annotated[int | None, Option(metavar="N", help="pixels of the input (default: timm's)")] = None,
     sha256: Sha256 = None,
+    head: Annotated[
+        str | None,
+        Option(metavar="LAYER", help="linear layer that makes the embedding (default: none, the pooled features)"),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """convert a file of weights to a model folder"""
@@ -734,7 +739,7 @@ def convert(
     statistics = _numbers("--mean", mean), _numbers("--std", std)
     from zoo.models.pretrained.convert import convert as convert_weights  # torch: only after the file was found
 
-    card, notes = convert_weights(file, architecture, out, sha256, *statistics, size)
+    card, notes = convert_weights(file, architecture, out, sha256, *statistics, size, head)
     _print_notes(*notes)
     print_outcome(
         as_json,
