@@ -19,8 +19,9 @@ from zoo.console import note
 from zoo.data import check_dataset_path
 from zoo.data.dataset import FOLDER
 from zoo.data.folder import list_images
+from zoo.data.formats import table_of
 from zoo.data.images import ImageLike
-from zoo.data.table import is_table
+from zoo.data.table import as_text, is_table
 from zoo.errors import UsageError, check_at_least
 from zoo.models.load import AUTO, Embedder, load
 from zoo.models.registry import ModelLike, model_reference
@@ -137,7 +138,7 @@ class Gallery:
 
 def index(
     model: ModelLike,
-    images: str | os.PathLike[str],
+    images: Any,
     out: str | os.PathLike[str],
     *,
     labels: str | os.PathLike[str] | None = None,
@@ -159,8 +160,8 @@ def index(
 
     Args:
         model: The model: a name, a folder, a loaded model, or what `zoo.train` and `zoo.finetune` return.
-        images: A folder, whose subfolders are the labels, or a table (CSV) with the column image (or path), label and
-            key; further columns are stored as metadata.
+        images: A folder, whose subfolders are the labels; a table with the column image (or path), label and key, whose
+            further columns are stored as metadata; or a data set, as `zoo.train` takes it.
         out: The gallery: a folder, or an address in Milvus.
         labels: A table with the columns image (or path) and label, in place of the folders' names.
         runtime: As in `zoo.load`.
@@ -179,7 +180,7 @@ def index(
         UsageError: If there are no images, or a table is wrong.
         ModelMismatchError: If another model embedded the gallery.
     """
-    source, address = expand(images), os.fspath(out)
+    source, address = expand(table_of(images)), os.fspath(out)
     address = address_of(address).text if is_address(address) else address
     check_dataset_path(source, FOLDER)  # before the model is loaded, which takes a second
     embedder = model if isinstance(model, Embedder) else load(model, runtime, precision, images=_image_count(source))
@@ -209,4 +210,4 @@ def note_filter(gallery: VectorGallery, selection: Filter, has_items: bool) -> N
 
 def _image_count(images: Path) -> int:
     """Return about how many images there are in a folder or a table."""
-    return len(images.read_bytes().splitlines()) if is_table(images) else len(list_images(images))
+    return len(as_text(images).read_bytes().splitlines()) if is_table(images) else len(list_images(images))

@@ -22,8 +22,10 @@ from training.recipes.published_code import published_switch, resolve_as_publish
 from zoo import data as datasets
 from zoo import paths
 from zoo.console import count, note
+from zoo.data import table
 from zoo.data.dataset import FOLDER
 from zoo.data.folder import check_share
+from zoo.data.formats import hub_name, table_of
 from zoo.errors import DatasetError, UsageError, check_at_least
 from zoo.files import read_object
 from zoo.models import recipes
@@ -43,10 +45,15 @@ RecipeSettings = Mapping[str, Any] | Iterable[str]
 ImagePath = str | Path
 """A folder, or a table of images."""
 
+Images = Any
+"""Your own images: a folder, whose subfolders are the classes; a table (.csv, .tsv, .parquet, webdataset's .tar); the
+folder or the `org/name` of a data set of the library `datasets`; or a data set in memory, of `datasets` or of PyTorch,
+or `{"train": ..., "test": ...}` of these."""
+
 
 def resolve_run(
     recipe: str,
-    data: ImagePath | None = None,
+    data: Images | None = None,
     dataset: str | None = None,
     *,
     settings: RecipeSettings = (),
@@ -58,6 +65,7 @@ def resolve_run(
 ) -> Recipe | EnsembleRecipe:
     """Return the recipe that `train` would train; the arguments and errors are those of `train`."""
     cached = None if features is None else read_features(features)
+    data, dataset = _own_images(data, dataset)
     changes = _changes(settings, dataset)
     if data is not None:
         _check_data(recipe, changes, data)
@@ -76,7 +84,7 @@ def resolve_run(
 
 def train(
     recipe: str,
-    data: ImagePath | None = None,
+    data: Images | None = None,
     dataset: str | None = None,
     *,
     settings: RecipeSettings = (),
@@ -102,8 +110,8 @@ def train(
 
     Args:
         recipe: The recipe's name (`zoo.list_recipes`).
-        data: The folder of the data set's files (default: `ZOO_DATA`, else downloaded). For the data set "folder": your
-            own images, a folder or a table (CSV: image,label).
+        data: The folder of the data set's files (default: `ZOO_DATA`, else downloaded); or your own images (`Images`),
+            for which the data set is "folder".
         dataset: The data set (default: the recipe's); "folder" for your own images.
         settings: Changes to the recipe, as `{"optimizer.lr": 1e-3}` or `["optimizer.lr=1e-3"]`.
         seed: The seed of the run (default: the recipe's).
@@ -126,6 +134,7 @@ def train(
         ZooError: If training fails.
     """
     check_trackers(track := tuple(track))
+    data, dataset = _own_images(data, dataset)
     resolved = resolve_run(
         recipe,
         data,
@@ -157,7 +166,7 @@ def train(
 
 def finetune(
     base: ModelLike,
-    images: ImagePath,
+    images: Images,
     *,
     method: str = "margin",
     tune: str = "head",
@@ -180,7 +189,7 @@ def finetune(
 
     Args:
         base: The model to start from.
-        images: A folder with one subfolder per class, or a table (CSV: image,label).
+        images: Your own images (`Images`), without a split.
         method: margin, ms, pa, diva, ...
         tune: What learns: "head", new heads on the unchanged trunk, which takes minutes on a CPU; or, with the heads,
             "norm" (normalisation layers), "last" (the last stage or block), "lora" (low-rank adapters), "prompt"
@@ -202,7 +211,8 @@ def finetune(
     """
     reference = model_reference(base)
     name = _new_name(name, reference, "finetuned")
-    if not paths.expand(images).exists():
+    images = table_of(images)
+    if not paths.expand(images).exists() and not hub_name(images):
         raise DatasetError(f"there is no folder or file {images}; name your images.", code="not-found")
     check_at_least("seed", seed, 0)
     check_at_least("views", views, 0)
@@ -215,7 +225,7 @@ def finetune(
 
 def distill(
     teacher: ModelLike,
-    images: ImagePath | None = None,
+    images: Images | None = None,
     *,
     backbone: str,
     loss: str = "embedding",
@@ -240,7 +250,7 @@ def distill(
 
     Args:
         teacher: The model to learn from.
-        images: A folder of images, or a table of them (CSV).
+        images: Your own images (`Images`).
         backbone: The student's architecture: conv4, resnet18, any of timm.
         loss: "embedding" (the teacher's own embeddings), "rkd" (its distances and angles) or "similarity" (its
             similarities in a batch).
@@ -268,6 +278,7 @@ def distill(
     check_at_least("seed", seed, 0)
     if images is None and dataset == FOLDER:
         images, dataset, data = data, None, None
+    images = table_of(images)
     check_source(images, dataset, data)
     check_share(test_share)
     student = Student(name, backbone, loss, dim, size, pretrained, tuple(_as_texts(settings)), seed)
@@ -280,6 +291,13 @@ def distill(
         return read_student_images(str(images), test_share, seed, progress)
 
     return distil(plan, read, device, progress)
+
+
+def _own_images(data: Images | None, dataset: str | None) -> tuple[ImagePath | None, str | None]:
+    """Return the path of images, and their data set: "folder" for a table that is not a folder."""
+    path = table_of(data)
+    is_own = dataset is None and path is not None and not paths.is_folder(path) and table.is_table(path)
+    return path, FOLDER if is_own else dataset
 
 
 def _as_texts(settings: RecipeSettings) -> list[str]:

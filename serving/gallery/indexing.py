@@ -32,7 +32,7 @@ from zoo.console import Progress, count
 from zoo.data.decode import decode_in_threads
 from zoo.data.folder import leads_out, list_files
 from zoo.data.images import SUFFIXES
-from zoo.data.table import LabelFile, image_path, is_table, read_label_file, read_table
+from zoo.data.table import LabelFile, as_text, image_path, is_table, read_label_file, read_table
 from zoo.errors import (
     GalleryError,
     ImageError,
@@ -134,7 +134,7 @@ def _checked_key(table: Path, key: str | None) -> str | None:
 
 def source_root(images: Path) -> Path:
     """Return the folder that sources are relative to: the indexed folder, or the folder of a table."""
-    return images.parent if is_table(images) else images
+    return as_text(images).parent if is_table(images) else images
 
 
 def other_kinds(kinds: Mapping[str, int]) -> str:
@@ -553,8 +553,9 @@ def _list_images(
                 f"{images} is a table and holds labels itself; --labels goes with a folder of images.",
                 code="option-without-effect",
             )
-        rows = read_table(expand(images))
-        files, links = _without_links(listed_images(images, rows), expand(images).parent, follow_links)
+        table = as_text(images)
+        rows = read_table(table)
+        files, links = _without_links(listed_images(table, rows), table.parent, follow_links)
         return files, rows, IndexingReport(str(out), len(files), metadata=rows.columns, links_left_out=links)
     files, others, links = find_images(images, [Path(out), *([labels] if labels else [])], follow_links)
     report = IndexingReport(str(out), len(files), other_files=others, links_left_out=links)
