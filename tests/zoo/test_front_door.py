@@ -21,7 +21,7 @@ from tests.models import CARD, make_model
 from tests.raising import raises
 from zoo import losses, miners, samplers
 from zoo.cli.main import main
-from zoo.errors import GalleryNotFoundError, ItemNotFoundError, ModelFolderError, UsageError
+from zoo.errors import GalleryNotFoundError, ItemNotFoundError, UsageError
 from zoo.evaluation import Evaluation
 
 ROOT = Path(zoo.__file__).parent.parent
@@ -139,15 +139,6 @@ def test_the_module_of_a_model_is_what_it_runs_and_can_be_trained(tmp_path: Path
 def test_a_model_loaded_with_onnx_has_a_module_of_its_own() -> None:
     model = zoo.load("margin-conv4-glyphs", runtime="onnx")
     assert sum(weight.numel() for weight in model.module.parameters()) == zoo.info("margin-conv4-glyphs").parameters
-
-
-def test_a_graph_without_a_network_has_no_module(tmp_path: Path, own_zoo: Path) -> None:
-    graph = Path(zoo.load("margin-conv4-glyphs").folder) / "onnx" / "model.onnx"
-    assert main(["baseline", str(graph), "--mean", "0", "--std", "1", "--as", "graph"]) == 0
-    model = zoo.load("graph")
-    assert model.runtime == "onnx"
-    with raises(ModelFolderError, "not-available"):
-        _ = model.module
 
 
 def test_what_is_printed_is_short(tmp_path: Path) -> None:
