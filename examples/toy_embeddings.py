@@ -173,6 +173,7 @@ def train(form: Form, probability: float, seed: int, steps: int = STEPS, lines: 
     data, rng = draw_lines(seed, lines), np.random.default_rng((seed, 1))
     points, labels = torch.from_numpy(data.train), torch.from_numpy(LABELS)
     miner, loss = form_miner(form, probability), losses.ContrastiveLoss(neg_margin=NEGATIVE_MARGIN, active_only=False)
+    loss.normalize_embeddings = False  # the network does
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         net = ToyNet()

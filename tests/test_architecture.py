@@ -98,6 +98,7 @@ rows = model.embed([numpy.zeros((40, 40, 3), numpy.uint8), numpy.full((50, 30), 
 assert rows.shape == (2, model.dim), rows.shape
 check("embedding", heavy)
 sys.modules["torch"] = None
+assert zoo.load("photos").runtime == "onnx"
 try:
     zoo.load("dinov2-s14")
 except zoo.errors.MissingDependencyError as error:

@@ -103,7 +103,8 @@ def test_two_workers_of_a_service_answer(lab: Path) -> None:
     with subprocess.Popen(words, cwd=lab, env=environment(lab), stdout=subprocess.PIPE, text=True) as service:
         try:
             url = next(match[0] for line in service.stdout or () if (match := re.search(r"http://[\w.:]+", line)))
-            hits = zoo.Client(url, retries=10).search(lab / "pictures" / "b.png", k=1)
+            with zoo.Client(url, retries=10) as client:
+                hits = client.search(lab / "pictures" / "b.png", k=1)
             assert [hit.source for hit in hits] == ["b.png"]
         finally:
             service.terminate()
