@@ -59,8 +59,8 @@ def export(
 ) -> ExportedModel:
     """Write ONNX graphs of a model, and prove that they give the torch model's embeddings.
 
-    >>> exported = zoo.export("mine", "all")
-    >>> zoo.load("mine", runtime="onnx", precision="int8")
+    >>> exported = zoo.export("mine")
+    >>> model = zoo.load("mine", runtime="onnx")
 
     Args:
         model: The model: a name, a folder, or what `zoo.train` and `zoo.finetune` return.

@@ -55,10 +55,11 @@ class AngularLoss(MetricLoss):
     def compute(self, batch: Batch, tuples: Triplets | None) -> Tensor:
         """Return the loss, a scalar. Triplets choose the anchors, their positives and their negatives."""
         pairs = choose_pairs(batch, self.pairs) if tuples is None else join_triplets(tuples, len(batch.labels))
-        loss = self.weight * self._angular(normalize(batch.rows, dim=1), pairs)
-        if self.npair_weight:
-            loss = loss + self.npair_weight * n_pair_loss(batch.rows, pairs)
-        return loss + self.nu * mean_norm(batch.rows, self.squared_norm) if self.nu else loss
+        terms = [self.npair_weight * n_pair_loss(batch.rows, pairs)] if self.npair_weight else []
+        terms.append(self.weight * self._angular(normalize(batch.rows, dim=1), pairs))
+        if self.nu:
+            terms.append(self.nu * mean_norm(batch.rows, self.squared_norm))
+        return sum(terms[1:], terms[0])
 
     def _angular(self, phi: Tensor, pairs: NPairs) -> Tensor:
         anchors, positives = phi[pairs.anchors], phi[pairs.positives]

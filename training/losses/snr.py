@@ -82,10 +82,13 @@ def snr_distances(batch: Batch) -> Tensor:
 
     By one product of centred rows c: d_ij = 1 + (|c_j|^2 - 2 c_i.c_j) / |c_i|^2.
     """
-    centred = _centred(batch.rows)
-    others = centred if batch.compares_itself else _centred(batch.others)
-    inverse = _inverse(centred.square().sum(1))[:, None]
-    return torch.addmm(others.square().sum(1), centred, others.T, alpha=-2) * inverse + (inverse > 0)
+    centred = others = _centred(batch.rows)
+    power = other_power = centred.square().sum(1)
+    if not batch.compares_itself:
+        others = _centred(batch.others)
+        other_power = others.square().sum(1)
+    inverse = _inverse(power)[:, None]
+    return torch.addmm(other_power, centred, others.T, alpha=-2) * inverse + (inverse > 0)
 
 
 def snr_pair_distances(batch: Batch, i: Tensor, j: Tensor) -> Tensor:

@@ -38,9 +38,10 @@ class BatchSampler(Sampler[list[int]]):
         """Yield `batches` index arrays, int64 [batch_size], of epoch `number`."""
 
     def __iter__(self) -> Iterator[list[int]]:
-        batches = self.epoch(self.next_epoch, len(self))
+        number = self.next_epoch
         self.next_epoch += 1
-        return (batch.tolist() for batch in batches)
+        for batch in self.epoch(number, len(self)):
+            yield batch.tolist()
 
     def __len__(self) -> int:
         return max(1, len(self.classes.class_of) // self.batch_size)

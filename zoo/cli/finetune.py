@@ -49,8 +49,6 @@ def _print_next_step(name: str, folder: Path, images: str | None) -> None:
 
 # zoo finetune
 
-COMPARISON = ("metric", "before", "95 % over classes", "after", "95 %", "difference", "95 %, paired")
-
 
 @app.command(
     "finetune",
@@ -125,6 +123,8 @@ def finetune(
 
 
 def _print_finetuned(fitted: Finetuned, base: str, source: str) -> None:
+    from zoo.evaluation.selection import change_table
+
     for text in fitted.pictures.notes():
         note(text)
     split, selection, (before, after) = fitted.split, fitted.selection, fitted.dims
@@ -138,19 +138,7 @@ def _print_finetuned(fitted: Finetuned, base: str, source: str) -> None:
         f"{novelty(fitted.seen_classes, fitted.unread)}"
     )
     _print_origin(fitted.outcome, "before", fitted.base)
-    rows = [
-        [
-            row.metric,
-            f"{row.before:.4f}",
-            interval_text(row.before_interval),
-            f"{row.after:.4f}",
-            interval_text(row.after_interval),
-            f"{row.difference:+.4f}",
-            interval_text(row.difference_interval, "+"),
-        ]
-        for row in fitted.rows
-    ]
-    print_table(Table(COMPARISON, rows, numbers=("before", "after", "difference")))
+    print_table(change_table(fitted.rows))
     for line in _losses(fitted.rows):
         print(line)
     if selection.kept != "base" and any(row.difference < 0 for row in fitted.rows):

@@ -496,7 +496,7 @@ def test_settings_of_the_user_take_precedence() -> None:
     triplet = resolve_as_published("triplet-d-r50-cub", ["objective.loss_args.squared=false"])
     assert isinstance(triplet, Recipe)
     assert triplet.objective.loss_args["squared"] is False
-    assert triplet.objective.miner_args == {"farthest": None}
+    assert triplet.objective.miner_args == {"nonzero_loss_cutoff": None}
     # Another loss has the departures of that loss.
     other = resolve_as_published("margin-r50-cub", ["objective.loss=triplet"])
     assert isinstance(other, Recipe)
@@ -529,7 +529,7 @@ def test_show_prints_the_differences(capsys: pytest.CaptureFixture[str]) -> None
     shown: dict[str, Any] = json.loads(capsys.readouterr().out)
     rows = {row["key"]: (row["paper"], row["code"]) for row in shown["published_code"]["differences"]}
     assert rows["objective.loss_args.squared"] == (False, True)
-    assert rows["objective.miner_args.farthest"] == (1.4, None)
+    assert rows["objective.miner_args.nonzero_loss_cutoff"] == (1.4, None)
     assert shown["recipe"]["name"] == f"triplet-d-r50-cub{SUFFIX}"
     assert main(["train", "triplet-d-r50-cub", "--show", "--as-published"]) == 0
     table = capsys.readouterr().out
