@@ -152,8 +152,16 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, allow_nan=False))
 
 
-def print_table(table: Table) -> None:
-    """Print a table on stdout."""
+def print_table(table: Table, form: str = "text") -> None:
+    """Print a table on stdout.
+
+    Args:
+        table: The table.
+        form: "text", for people; "latex" or "csv".
+    """
+    if form != "text":
+        print(table.latex() if form == "latex" else table.csv(), end="\n" if form == "latex" else "")
+        return
     # Rich must not print itself: it ends the process when the reader of a pipe has gone.
     print(table_text(table, None if sys.stdout.isatty() else PIPED_WIDTH), end="")
 

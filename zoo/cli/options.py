@@ -41,6 +41,8 @@ MovedModel = Annotated[
 ]
 
 Json = Annotated[bool, Option("--json", help="print the outcome as JSON")]
+Latex = Annotated[bool, Option("--latex", help="print the tables in LaTeX (booktabs)")]
+Csv = Annotated[bool, Option("--csv", help="print the tables as CSV")]
 Margins = Annotated[
     list[str] | None,
     Option(
@@ -117,6 +119,17 @@ Where = Annotated[
         help=f"only items with this metadata, as {WHERE_EXAMPLE}: a value, one of a list, or a range",
     ),
 ]
+
+
+def table_form(latex: bool, as_csv: bool) -> str:
+    """Return the form of tables that --latex and --csv ask for, as `print_table` takes it.
+
+    Raises:
+        UsageError: If both are given.
+    """
+    if latex and as_csv:
+        raise UsageError("--latex and --csv exclude each other.", code="conflicting-options")
+    return "latex" if latex else "csv" if as_csv else "text"
 
 
 def print_outcome(as_json: bool, facts: Any, *lines: str) -> None:

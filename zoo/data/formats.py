@@ -1,5 +1,5 @@
-"""Data sets in the field's formats as tables of image files: those of the library `datasets` (in memory, on disk, on the
-Hub, Parquet, metadata.jsonl), webdataset's tar files, and data sets of PyTorch.
+"""Data sets in the field's formats as tables of image files: those of the library `datasets` (in memory, on disk, on
+the Hub, Parquet, metadata.jsonl), webdataset's tar files, and data sets of PyTorch.
 
 Images inside a file or in memory are written once, row by row, to `ZOO_HOME/tables`, with a table beside them that
 `zoo.data.table` reads. Images that are files already stay where they are.

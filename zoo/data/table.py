@@ -53,7 +53,7 @@ Row = Mapping[str, str]
 
 
 def is_table(path: str | Path) -> bool:
-    """Return whether a path has the suffix .csv or .tsv and is not a folder, or is of a format of `zoo.data.formats`."""
+    """Return whether a path is a file .csv or .tsv, or of a format of `zoo.data.formats`."""
     return (expand(path).suffix.lower() in formats.TEXTS and not is_folder(path)) or formats.is_format(path)
 
 
@@ -90,9 +90,10 @@ def load(split: str, path: str | Path) -> Dataset:
     """Read a table with the columns image (or path) and label as a data set.
 
     Images are relative to the table's folder. With the column split (train or test in each row) the data set has the
-    rows of the given split; otherwise it has all rows, and its split is "all". Rows of a split "validation" are those of
-    test, if there are no others. The column query (1 or true for queries, 0 or false for the gallery that they search),
-    or the columns is_query and is_gallery, which may both be true, become the factor `query`. Other columns are ignored.
+    rows of the given split; otherwise it has all rows, and its split is "all". Rows of a split "validation" are those
+    of test, if there are no others. The column query (1 or true for queries, 0 or false for the gallery that they
+    search), or the columns is_query and is_gallery, which may both be true, become the factor `query`. Other columns
+    are ignored.
 
     Args:
         split: "train", "test", or "all" for a table without a column split.
@@ -294,9 +295,7 @@ def _check_image_rows(path: Path, rows: list[tuple[int, dict[str, str]]], labell
                 f"{at}: the split is {row[SPLIT]!r}; expected {', '.join((*SPLITS, VALIDATION))}.", code="invalid-table"
             )
         marks = {name: row[name] for name in (QUERY, IS_QUERY, IS_GALLERY) if name in row}
-        if wrong := [
-            name for name, mark in marks.items() if mark.lower() not in (BOOLEANS if mark or name == QUERY else {""})
-        ]:
+        if wrong := [name for name, mark in marks.items() if (mark or name == QUERY) and mark.lower() not in BOOLEANS]:
             raise UsageError(
                 f"{at}: {wrong[0]} is {row[wrong[0]]!r}; expected {', '.join(BOOLEANS)}.", code="invalid-table"
             )

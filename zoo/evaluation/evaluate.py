@@ -118,11 +118,7 @@ def evaluate(
     groups, k = parse_groups(metrics), None if k is None else check_depths(k)
     limit = None if memory is None else parse_size(memory)
     check_reranking(rerank, groups, limit)
-    if not isinstance(dataset, str | os.PathLike | Dataset | None):
-        dataset, data = FOLDER, table_of(dataset)
-    data = table_of(data)
-    if dataset is None and labels is None and data is not None and not is_folder(data) and is_table(data):
-        dataset = FOLDER
+    dataset, data = _named_data(dataset, data, labels is None)
     if dataset is not None and not isinstance(dataset, Dataset):
         check_dataset(dataset, split, data)  # before a model is loaded or a network runs in vain
     if isinstance(model, str | os.PathLike) or isinstance(getattr(model, "folder", None), Path):
@@ -166,6 +162,15 @@ def evaluate(
         raise UsageError("queries belong to labels; a data set defines its own.", code="conflicting-options")
     loaded = _load_dataset(dataset, split, data)
     return _evaluate_embeddings(model, loaded.labels, loaded, k, groups, None, limit, rerank)
+
+
+def _named_data(dataset: Any, data: Any, needed: bool) -> tuple[str | Dataset | None, str | Path | None]:
+    """Return a data set by its name or as a value, and the path of its files; a table means the data set "folder"."""
+    if not isinstance(dataset, str | os.PathLike | Dataset | None):
+        return FOLDER, table_of(dataset)
+    path = table_of(data)
+    is_own = needed and dataset is None and path is not None and not is_folder(path) and is_table(path)
+    return FOLDER if is_own else dataset, path
 
 
 def parse_groups(names: str | Iterable[str]) -> tuple[str, ...]:
