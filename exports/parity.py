@@ -1,4 +1,4 @@
-"""Proof that a graph gives torch's embeddings, and its cost in retrieval.
+"""Proof that a graph gives torch's embeddings, the images that calibrate int8, and the cost in retrieval.
 
 The images for both come through the one preprocessing path: a model's golden images, noise, patterns, and training
 images that calibrate int8 or are held out from that.

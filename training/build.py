@@ -14,11 +14,13 @@ from torch import Tensor, nn
 from training.cached.samples import CachedData, CachedTrunk, Samples
 from training.construction import construct
 from training.losses import LOSSES
+from training.losses.base import accepted_tuples
 from training.methods import METHODS
-from training.methods.base import Method, accepted_tuples, mined_tuples
+from training.methods.base import Method, mined_tuples
 from training.miners import create_miner
 from training.recipe import Backbone, Objective, Recipe
-from training.samplers import SAMPLERS, Sampler
+from training.samplers import SAMPLERS
+from training.samplers.base import BatchSampler
 from training.trunk.parts import choose_parts
 from zoo.data.preprocessing import Preprocessing, same_statistics
 from zoo.errors import RecipeError, ZooError
@@ -86,7 +88,7 @@ def _loss(objective: Objective, context: MethodContext, dim: int) -> nn.Module:
             f"the method {objective.method!r} needs a loss: set objective.loss.", code="conflicting-settings"
         )
     class_sizes = np.bincount(context.labels, minlength=context.classes)
-    sizes = {"classes": context.classes, "dim": dim, "class_sizes": class_sizes}
+    sizes = {"num_classes": context.classes, "embedding_size": dim, "class_sizes": class_sizes}
     loss: nn.Module = construct(LOSSES, "loss", objective.loss, objective.loss_args, sizes)
     return loss
 
@@ -119,9 +121,9 @@ def _check_used(objective: Objective, wanted: set[str]) -> None:
 
 
 def _check_tuples(objective: Objective, loss: type[nn.Module], miner: Any) -> None:
-    """Check that the loss takes the miner's kind of tuples, by their signatures."""
+    """Check that the loss takes the miner's kind of tuples, if the miner states one."""
     mined, accepted = mined_tuples(miner), accepted_tuples(loss)
-    if mined not in accepted:
+    if mined is not None and mined not in accepted:
         named = " or ".join(kind.__name__.lower() for kind in accepted)
         advice = f"{named}: choose another miner" if named else "no tuples: set objective.miner=none"
         raise RecipeError(
@@ -130,7 +132,7 @@ def _check_tuples(objective: Objective, loss: type[nn.Module], miner: Any) -> No
         )
 
 
-def create_sampler(recipe: Recipe, labels: np.ndarray, stream: int = 0) -> Sampler:
+def create_sampler(recipe: Recipe, labels: np.ndarray, stream: int = 0) -> BatchSampler:
     """Return the recipe's sampler.
 
     Args:
@@ -143,8 +145,9 @@ def create_sampler(recipe: Recipe, labels: np.ndarray, stream: int = 0) -> Sampl
     """
     batch = recipe.batch
     seed = recipe.seed if stream == 0 else int(np.random.SeedSequence((recipe.seed, stream)).generate_state(1)[0])
-    offered = {"labels": labels, "size": batch.size, "per_class": batch.per_class, "seed": seed}
-    sampler: Sampler = construct(SAMPLERS, "sampler", batch.sampler, batch.args, {**offered, "dim": recipe.dim})
+    offered = {"labels": labels, "batch_size": batch.size, "samples_per_class": batch.per_class, "seed": seed}
+    offered["embedding_size"] = recipe.dim
+    sampler: BatchSampler = construct(SAMPLERS, "sampler", batch.sampler, batch.args, offered)
     if hasattr(sampler, "memory") and not recipe.dim:
         raise RecipeError(
             f"the sampler {batch.sampler!r} chooses by embeddings: the recipe needs a head.",

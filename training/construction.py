@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import UserDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -19,16 +19,34 @@ class ClassTable(UserDict[str, Any]):
     Args:
         package: The package of the modules.
         classes: Name -> "module:Class", or the class itself.
+        constants: Name -> arguments that recipes have unless they name others; by default those of the class.
+        others: Classes without a name in recipes, as "module:Class".
     """
 
-    def __init__(self, package: str, classes: Mapping[str, Any]) -> None:
-        self.package = package
+    def __init__(
+        self,
+        package: str,
+        classes: Mapping[str, Any],
+        constants: Mapping[str, Mapping[str, Any]] | None = None,
+        others: Sequence[str] = (),
+    ) -> None:
+        self.package, self.constants, self.others = package, constants or {}, others
         super().__init__(classes)
 
     def __getitem__(self, name: str) -> Any:
         value = super().__getitem__(name)
         if not isinstance(value, str):
             return value
+        return self._imported(value)
+
+    def class_named(self, name: str) -> Any:
+        """Return the class of its own name: the `__getattr__` of the package, so that it has its classes."""
+        for value in (*self.data.values(), *self.others):
+            if isinstance(value, str) and value.partition(":")[2] == name:
+                return self._imported(value)
+        raise AttributeError(f"module {self.package!r} has no attribute {name!r}")
+
+    def _imported(self, value: str) -> Any:
         module, _, attribute = value.partition(":")
         return getattr(import_module(f"{self.package}.{module}"), attribute)
 
@@ -53,7 +71,8 @@ def construct(
     """
     check_arguments(table, kind, name, args)
     taken = inspect.signature(table[name]).parameters
-    given = {key: value for key, value in (offered or {}).items() if key in taken}
+    args = {**_constants(table, name), **args}
+    given = {key: value for key, value in (offered or {}).items() if key in taken and key not in args}
     needed = [key for key, value in taken.items() if value.default is value.empty and value.kind not in _ANY]
     if missing := [key for key in needed if key not in {**given, **args}]:
         raise RecipeError(f"{kind} {name!r} needs the arguments {', '.join(missing)}.", code="missing-value")
@@ -61,6 +80,11 @@ def construct(
         return table[name](**given, **args)
     except (TypeError, ValueError) as error:  # a value that the class cannot use
         raise RecipeError(f"{kind} {name!r} does not take these arguments: {error}.", code="invalid-value") from None
+
+
+def _constants(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return the arguments that recipes have unless they name others."""
+    return table.constants.get(name, {}) if isinstance(table, ClassTable) else {}
 
 
 def check_name(table: Mapping[str, Any], kind: str, name: str) -> None:
@@ -93,8 +117,9 @@ def check_arguments(table: Mapping[str, Any], kind: str, name: str, args: Mappin
 
 
 def with_defaults(table: Mapping[str, Any], name: str | None, args: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments together with the defaults of those that are not given; without a name unchanged."""
+    """Return the arguments together with those that recipes have by default; without a name unchanged."""
     if name is None:
         return dict(args)
     taken = inspect.signature(table[name]).parameters
-    return {**{key: value.default for key, value in taken.items() if value.default is not value.empty}, **args}
+    defaults = {key: value.default for key, value in taken.items() if value.default is not value.empty}
+    return {**defaults, **_constants(table, name), **args}

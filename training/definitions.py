@@ -44,7 +44,7 @@ CHANGES: dict[str, tuple[str, ...]] = {
 }
 """What changed with each version of a definition after the first; a definition that is not listed has version 1."""
 
-GIVEN_BY_THE_RUN = {"method": ("miner",), "loss": ("class_sizes",)}
+GIVEN_BY_THE_RUN = {"method": ("miner",), "loss": ("class_sizes", "num_classes"), "sampler": ("seed",)}
 """Parameters with a default that the run fills in; they are no arguments of a recipe."""
 
 WRAPPED = "distance-weighted"

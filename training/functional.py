@@ -9,45 +9,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import kl_div, normalize, relu
 
-from zoo.errors import RecipeError, UsageError
-
-
-def check_batch(embeddings: Tensor, labels: Tensor, classes: int | None = None) -> None:
-    """Check the shapes of a batch. Embeddings are not read, because that would wait for the device.
-
-    Args:
-        embeddings: [b, d].
-        labels: int64 [b].
-        classes: The number of classes; given, the labels must be below it.
-
-    Raises:
-        UsageError: If a shape or type is wrong.
-        RecipeError: If a label is out of range.
-    """
-    if embeddings.ndim != 2 or labels.shape != embeddings.shape[:1]:
-        raise UsageError(
-            f"embeddings must be [b, d] and labels [b], not {list(embeddings.shape)} and {list(labels.shape)}.",
-            code="invalid-value",
-        )
-    if labels.dtype != torch.int64:
-        raise UsageError(
-            f"labels must be int64, not {str(labels.dtype).removeprefix('torch.')}; convert them with labels.long().",
-            code="invalid-labels",
-        )
-    if classes is not None:
-        _check_labels(labels, classes)
-
-
-def _check_labels(labels: Tensor, classes: int) -> None:
-    """Raise `RecipeError` for a label [b] outside 0 to classes - 1, on a CPU only.
-
-    Reading labels of an accelerator would wait for it; its own index check finds such labels there.
-    """
-    if labels.device.type == "cpu" and len(labels) and not 0 <= labels.min() <= labels.max() < classes:
-        raise RecipeError(
-            f"labels must be from 0 to {classes - 1} for {classes} classes, not {labels.min()} to {labels.max()}.",
-            code="invalid-labels",
-        )
+from zoo.errors import RecipeError
 
 
 class Decorrelation(nn.Module):
@@ -103,36 +65,30 @@ def pair_distances(embeddings: Tensor, i: Tensor, j: Tensor) -> Tensor:
     return result
 
 
-def triplet_distances(
-    embeddings: Tensor, anchors: Tensor, positives: Tensor, negatives: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return the distances |e_a - e_p|_2 and |e_a - e_n|_2 of triplets, each [t].
+def unit_distances(embeddings: Tensor, others: Tensor | None = None) -> Tensor:
+    """Return |e_i - o_j|_2 of unit rows [b, d] and others [m, d] as [b, m]; of the rows themselves without others.
 
-    Args:
-        embeddings: [b, d].
-        anchors: Rows of the anchors, int64 [t].
-        positives: Rows of the positives, int64 [t].
-        negatives: Rows of the negatives, int64 [t].
+    From one matrix product; without gradient.
     """
-    distances = pair_distances(embeddings, torch.cat([anchors, anchors]), torch.cat([positives, negatives]))
-    return distances[: len(anchors)], distances[len(anchors) :]
-
-
-def unit_distances(embeddings: Tensor) -> Tensor:
-    """Return |e_i - e_j|_2 of unit rows [b, d] as [b, b], from one matrix product; without gradient."""
     with torch.no_grad():
-        return (2 - 2 * embeddings @ embeddings.T).clamp(min=0).sqrt()
+        return (2 - 2 * embeddings @ (embeddings if others is None else others).T).clamp(min=0).sqrt()
 
 
-def distances(embeddings: Tensor) -> Tensor:
-    """Return |e_i - e_j|_2 of rows [b, d] as [b, b], from one matrix product. Gradient 0 at distance 0."""
+def distances(embeddings: Tensor, others: Tensor | None = None) -> Tensor:
+    """Return |e_i - o_j|_2 of rows [b, d] and other rows [m, d] as [b, m]; of the rows themselves without others.
+
+    From one matrix product. Gradient 0 at distance 0.
+    """
     lengths = embeddings.square().sum(1)
-    sums = lengths[:, None] + lengths
-    squared = torch.addmm(sums, embeddings, embeddings.T, alpha=-2)
+    columns = embeddings if others is None else others
+    sums = lengths[:, None] + (lengths if others is None else others.square().sum(1))
+    squared = torch.addmm(sums, embeddings, columns.T, alpha=-2)
     kind = torch.finfo(sums.dtype)
     bound = (sums.detach() * (_ROUNDING * min(kind.eps, _FLOAT32))).clamp_(min=kind.tiny)
     # Values that are not finite are not below the bound, and stay visible.
-    equal = (squared < bound).fill_diagonal_(True)
+    equal = squared < bound
+    if others is None:
+        equal.fill_diagonal_(True)
     return squared.masked_fill(equal, 1).sqrt().masked_fill(equal, 0)
 
 
@@ -213,21 +169,6 @@ class Pairs(NamedTuple):
     negatives: Tensor
 
 
-def require_triplets(tuples: NamedTuple) -> Triplets:
-    """Return the tuples if they are triplets.
-
-    Raises:
-        UsageError: If a miner of another kind gave them.
-    """
-    if isinstance(tuples, Triplets):
-        return tuples
-    kind = type(tuples).__name__.lower()
-    raise UsageError(
-        f"this loss takes triplets, not {kind}; choose a miner that gives triplets, or leave it out.",
-        code="invalid-value",
-    )
-
-
 def to_pairs(tuples: Triplets | Pairs) -> Pairs:
     """Return the positive and negative pairs of triplets; pairs unchanged."""
     if isinstance(tuples, Pairs):
@@ -257,9 +198,9 @@ def positive_pairs(labels: Tensor) -> tuple[Tensor, Tensor]:
     return order[ranks], order[other + (other >= ranks)]
 
 
-def negative_mask(labels: Tensor) -> Tensor:
-    """Return the mask, bool [b, b], of pairs of different classes."""
-    return labels[:, None] != labels[None, :]
+def negative_mask(labels: Tensor, others: Tensor | None = None) -> Tensor:
+    """Return the mask of pairs of different classes: bool [b, b], or [b, m] with the labels [m] of others."""
+    return labels[:, None] != (labels if others is None else others)
 
 
 class Hinges(NamedTuple):
@@ -278,12 +219,6 @@ class Hinges(NamedTuple):
         return self._replace(total=self.total.detach())
 
 
-class HingeLoss(nn.Module):
-    """A loss of terms [x]+, whose `last_terms` are those of its last batch, in groups and without gradient."""
-
-    last_terms: tuple[Hinges, ...] = ()
-
-
 def hinges(values: Tensor, mask: Tensor | None = None) -> Hinges:
     """Return [x]+ of every value, or of those in the mask, bool and of the same shape; a float mask gives weights."""
     terms = relu(values)
@@ -294,39 +229,19 @@ def hinges(values: Tensor, mask: Tensor | None = None) -> Hinges:
     return Hinges((terms * weights).sum(), (terms.detach().sign() * weights).sum(), weights.sum())
 
 
-def pair_contrast(values: Tensor, labels: Tensor, near: float, far: float, active_only: bool) -> tuple[Tensor, Hinges]:
-    """Return the mean of [v - near]+ over positive pairs plus the mean of [far - v]+ over negative pairs.
-
-    Args:
-        values: [b, b], distances or other numbers that are small for similar samples.
-        labels: int64 [b].
-        near: The bound of positive pairs.
-        far: The bound of negative pairs.
-        active_only: Both means are over the terms above zero.
-
-    Returns:
-        A scalar, in which a mean over nothing is 0; and all terms together, without gradient.
-    """
-    anchors, positives = positive_pairs(labels)
-    pulled = hinges(values[anchors, positives] - near)
-    pushed = hinges(far - values, negative_mask(labels))
-    terms = Hinges(*(one + other for one, other in zip(pulled, pushed, strict=True))).detach()
-    return pulled.mean(active_only) + pushed.mean(active_only), terms
-
-
-def triplet_hinges(distances: Tensor, labels: Tensor, margin: float) -> Hinges:
+def triplet_hinges(distances: Tensor, positive: Tensor, negative: Tensor, margin: float) -> Hinges:
     """Return [d_ap - d_an + margin]+ of all triplets of a batch.
 
-    In O(b^2 log b) time and O(b^2) memory. The sum is linear in the distances: d_ap counts once per negative that
+    In O(b m log m) time and O(b m) memory. The sum is linear in the distances: d_ap counts once per negative that
     violates the pair, -d_an once per positive. A negative's violated positives are those beyond its rank among the
     anchor's sorted positives; counting the ranks gives the same for the positives.
 
     Args:
-        distances: [b, b], rows are anchors.
-        labels: int64 [b].
+        distances: [b, m], rows are anchors.
+        positive: The mask of positive pairs, bool [b, m].
+        negative: The mask of negative pairs, bool [b, m].
         margin: The margin.
     """
-    positive, negative = positive_mask(labels), negative_mask(labels)
     positives = positive.sum(1, keepdim=True)
     # Positives, nearest first; the rest of a row is infinite, which no negative passes.
     ranked = distances.masked_fill(~positive, torch.inf).topk(int(positives.max()), dim=1, largest=False).values

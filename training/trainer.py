@@ -37,7 +37,7 @@ from training.logging import Log, ProgressBar, Tracker, mean_terms
 from training.methods.base import Minibatch
 from training.optim import create_optimizer, learning_rate_factor
 from training.recipe import FASTEST, Augmentation, Recipe
-from training.samplers import Sampler
+from training.samplers.base import BatchSampler
 from training.trunk.fused import fuse_frozen_norms
 from training.trunk.lora import merge_adapters
 from zoo.data.preprocessing import Preprocessing
@@ -448,7 +448,7 @@ def fit(
     restart: bool = False,
     progress: bool = True,
     trackers: tuple[Tracker, ...] = (),
-    sampler: Sampler | None = None,
+    sampler: BatchSampler | None = None,
     observe: Observe | None = None,
 ) -> Trained:
     """Train a recipe, keeping checkpoint and log in `folder`, and continue an interrupted run.
@@ -485,7 +485,7 @@ def fit(
 def _fit(
     recipe: Recipe,
     data: Samples,
-    sampler: Sampler,
+    sampler: BatchSampler,
     folder: Path,
     execution: Execution,
     progress: bool,
@@ -555,7 +555,7 @@ def lock_run_folder(folder: Path) -> Iterator[None]:
 
 def _judged_epoch(
     run: Trainer,
-    sampler: Sampler,
+    sampler: BatchSampler,
     bar: ProgressBar,
     folder: Path,
     monitor: Monitor,
@@ -574,7 +574,7 @@ def _judged_epoch(
     return {**record, "findings": [finding.to_json() for finding in findings]} if findings else record
 
 
-def _epoch(run: Trainer, sampler: Sampler, bar: ProgressBar, folder: Path, monitor: Monitor) -> dict[str, Any]:
+def _epoch(run: Trainer, sampler: BatchSampler, bar: ProgressBar, folder: Path, monitor: Monitor) -> dict[str, Any]:
     """Train one epoch, validate, keep the best weights, and return the epoch's record for the log."""
     started = time.perf_counter()
     run.forwards, steps = 0, run.steps
@@ -655,7 +655,7 @@ def _gradients(run: Trainer, batch: Minibatch, folder: Path, number: int, batche
     return {name: term.detach() for name, term in terms.items()}
 
 
-def _draws(run: Trainer, sampler: Sampler, plan: Sequence[str]) -> Iterator[Draw]:
+def _draws(run: Trainer, sampler: BatchSampler, plan: Sequence[str]) -> Iterator[Draw]:
     """Yield the task and samples of each step of a plan. Tasks that draw by the classes share a stream of batches."""
     labels = run.data.labels
     targets = {task: run.method.targets(task, labels) for task in sorted(set(plan))}

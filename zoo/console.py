@@ -69,6 +69,11 @@ SETTLED_SECONDS, NOTABLE_SECONDS = 2.0, 5.0
 this much time is left."""
 
 
+def shows_bars() -> bool:
+    """Return whether progress bars can be seen: on a terminal and in a notebook."""
+    return sys.stderr.isatty() or "ipykernel" in sys.modules
+
+
 class Progress:
     """Progress of work on images, on stderr: a bar on a terminal, else an estimate and, at the end, the time it took.
 
@@ -83,7 +88,7 @@ class Progress:
     def __init__(self, title: str, total: int | None = None, shown: bool = True) -> None:
         from tqdm.auto import tqdm
 
-        self.title, self.total, self.lines = title, total, shown and not sys.stderr.isatty()
+        self.title, self.total, self.lines = title, total, shown and not shows_bars()
         self.bar = tqdm(total=total, desc=title, unit="image", disable=not shown or self.lines)
         self.started, self.done, self.estimated = time.monotonic(), 0, False
         self.settling: tuple[float, int] | None = None
@@ -147,8 +152,16 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, allow_nan=False))
 
 
-def print_table(table: Table) -> None:
-    """Print a table on stdout."""
+def print_table(table: Table, form: str = "text") -> None:
+    """Print a table on stdout.
+
+    Args:
+        table: The table.
+        form: "text", for people; "latex" or "csv".
+    """
+    if form != "text":
+        print(table.latex() if form == "latex" else table.csv(), end="\n" if form == "latex" else "")
+        return
     # Rich must not print itself: it ends the process when the reader of a pipe has gone.
     print(table_text(table, None if sys.stdout.isatty() else PIPED_WIDTH), end="")
 

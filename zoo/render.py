@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from html import escape
 from importlib.resources import files
 from io import StringIO
 from typing import IO, TYPE_CHECKING, Any
@@ -42,9 +43,24 @@ def _as_text(cell: Any) -> Any:
     return f"'{cell}" if is_formula else cell
 
 
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "−": r"$-$",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "\n": " ",
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+}
+"""Character -> what LaTeX writes it by."""
+
+
 @dataclass(frozen=True)
 class Table:
-    """A table that is rendered as Markdown, CSV, terminal text (`zoo.console`) or HTML (`zoo.report`).
+    """A table that is rendered as Markdown, CSV, LaTeX, terminal text (`zoo.console`) or HTML (`zoo.report`).
 
     Attributes:
         columns: Headings.
@@ -66,6 +82,21 @@ class Table:
         text = StringIO()
         write_csv(text, [self.columns, *self.rows])
         return text.getvalue()
+
+    def latex(self, caption: str = "") -> str:
+        """Return the table in LaTeX, with the rules of the package booktabs."""
+        sides = "".join("r" if right else "l" for right in self.aligned())
+        head, *rows = (" & ".join(map(_latex_text, cells)) + r" \\" for cells in (self.columns, *self.rows))
+        lines = [rf"\begin{{tabular}}{{{sides}}}", r"\toprule", head, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}"]
+        if caption:
+            lines = [r"\begin{table}", r"\centering", rf"\caption{{{_latex_text(caption)}}}", *lines, r"\end{table}"]
+        return "\n".join(lines)
+
+    def html(self, caption: str = "") -> str:
+        """Return the table as HTML, with its caption, as a notebook shows it."""
+        head, *rows = (_html_row(cells, self.aligned()) for cells in (self.columns, *self.rows))
+        body = f"<thead>{head}</thead><tbody>{''.join(rows)}</tbody>"
+        return f"<table><caption>{escape(caption)}</caption>{body}</table>"
 
     def aligned(self) -> list[bool]:
         """Return for each column whether it is aligned to the right."""
@@ -106,6 +137,17 @@ def environment(package: str, markup: bool = False) -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+
+
+def _html_row(cells: Sequence[Any], right: Sequence[bool]) -> str:
+    sides = ("right" if is_right else "left" for is_right in right)
+    texts = [f'<td align="{side}">{escape(str(cell))}</td>' for cell, side in zip(cells, sides, strict=True)]
+    return f"<tr>{''.join(texts)}</tr>"
+
+
+def _latex_text(cell: Any) -> str:
+    """Return a cell with the characters that steer LaTeX escaped."""
+    return "" if cell is None else "".join(_LATEX.get(character, character) for character in str(cell))
 
 
 def _markdown_row(cells: Sequence[Any]) -> str:

@@ -3,8 +3,7 @@
     python tests/benchmarks/bench_miners.py                 miners, then samplers compared with a conv4 step
     python tests/benchmarks/bench_miners.py --only hard     rows whose name contains this
 
-Batches have 4 samples per class. Ours and theirs alternate. Theirs gives every semihard triplet, ours one per anchor,
-like the papers. Losses with their miners are in bench_losses.py.
+Batches have 4 samples per class. Ours and theirs alternate. Losses with their miners are in bench_losses.py.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from training.trainer import Trainer
 
 THEIRS: dict[str, Callable[[], Any] | None] = {
     "random": None,
-    "semihard": lambda: pml.TripletMarginMiner(0.2, type_of_triplets="semihard"),
+    "semihard": None,
     "softhard": None,
     "hard": pml.BatchHardMiner,
     "distance-weighted": pml.DistanceWeightedMiner,
@@ -40,6 +39,7 @@ THEIRS: dict[str, Callable[[], Any] | None] = {
     "inter-class": None,
     "intra-class": None,
     "rho": None,
+    "triplet-margin": pml.TripletMarginMiner,
 }
 
 
@@ -90,7 +90,7 @@ def compare_samplers(only: str, device: str, seconds: float, size: int = 128) ->
         if only in name:
             print(f"{name:20}", end="", flush=True)
             for dim, step in steps.values():
-                offered = {"labels": labels, "size": size, "per_class": 4, "seed": 0, "dim": dim}
+                offered = {"labels": labels, "batch_size": size, "samples_per_class": 4, "embedding_size": dim}
                 sampler = construct(SAMPLERS, "sampler", name, {}, offered)
                 if hasattr(sampler, "memory"):
                     sampler.memory[:] = normalize(torch.randn(len(labels), dim), dim=1).numpy()

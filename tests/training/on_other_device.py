@@ -203,7 +203,7 @@ def _mixing() -> None:
 WITHOUT_TRAINING: Mapping[str, Callable[[], None]] = {
     **{f"step of loss {name}": partial(_step, Objective(name)) for name in LOSSES},
     **{f"step of miner {name}": partial(_step, objective) for name, objective in _mined().items()},
-    "step of loss npair from a pair a class": partial(_step, Objective("npair", loss_args={"all_samples": False})),
+    "step of loss npair from a pair a class": partial(_step, Objective("npair", loss_args={"pairs": "first"})),
     "mixing": _mixing,
     "embedding": _embed,
     "neighbours": _neighbours,

@@ -58,7 +58,7 @@ def card_of(recipe: Recipe, base: Card | None = None, teacher: Card | None = Non
         "objective.loss=triplet",
         "objective.loss_args.margin=0.3",
         "objective.miner=random",
-        "objective.miner_args.nearest=0.4",
+        "objective.miner_args.cutoff=0.4",
         "batch.sampler=spc-r",
         "batch.size=56",
         "batch.per_class=4",

@@ -68,7 +68,7 @@ def test_a_method_and_sources_that_were_set_by_name_stay() -> None:
 def test_settings_that_keep_loss_and_miner_keep_the_method() -> None:
     for name, settings in (
         ("margin-conv4-glyphs", ("objective.loss_args.beta=0.9", "optimizer.lr=1e-3")),
-        ("margin-conv4-glyphs", ("objective.miner=distance-weighted", "objective.miner_args.nearest=0.4")),
+        ("margin-conv4-glyphs", ("objective.miner=distance-weighted", "objective.miner_args.cutoff=0.4")),
         ("r-margin-conv4-glyphs", ("objective.miner_args.miner=distance-weighted",)),
         ("shared-triplet-s-r50-cub", ("objective.loss_args.margin=0.3",)),
         ("shared-conv4-glyphs", ("objective.method_args.gamma=1",)),

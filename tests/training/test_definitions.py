@@ -28,8 +28,9 @@ from training.construction import construct, with_defaults
 from training.definitions import TABLES, outdated, version
 from training.functional import Triplets
 from training.losses import LOSSES
+from training.losses.base import accepted_tuples
 from training.methods import TRANSFERS
-from training.methods.base import Minibatch, accepted_tuples
+from training.methods.base import Minibatch
 from training.miners import create_miner
 from training.optim import learning_rate_factor
 from training.recipe import CROPS, HEAD_ENDS, HEAD_STARTS, SCHEDULES, Augmentation, Objective, Schedule
@@ -44,6 +45,10 @@ _ANCHORS = torch.arange(len(LABELS))
 TRIPLETS = Triplets(_ANCHORS, _ANCHORS ^ 2, (_ANCHORS + PER_CLASS) % len(LABELS))
 """Each sample with one of its class and one of the next class."""
 Value = list[float]
+OTHERS = {"pairs": "first"}
+"""Another value of an argument that is a choice of names."""
+LIBRARY_SWITCHES = ("learn_beta", "normalize_embeddings")
+"""Switches that `test_pml_parity.py` compares with pytorch-metric-learning."""
 
 
 def rows(dim: int, count: int = len(LABELS), waves: float = 1.7) -> Tensor:
@@ -61,9 +66,10 @@ def checksum(*indices: Any) -> Value:
 
 def variants(kind: str, name: str, **needed: Any) -> Iterator[dict[str, Any]]:
     """Yield a definition's default arguments, and these with each of its switches turned."""
-    switches = {key: value for key, value in with_defaults(TABLES[kind], name, {}).items() if type(value) is bool}
     yield needed
-    yield from ({**needed, key: not value} for key, value in switches.items())
+    for key, value in with_defaults(TABLES[kind], name, {}).items():
+        if key in OTHERS or (type(value) is bool and key not in LIBRARY_SWITCHES):
+            yield {**needed, key: OTHERS.get(key, not value)}
 
 
 def loss_values(name: str) -> Iterator[float]:
@@ -74,7 +80,7 @@ def loss_values(name: str) -> Iterator[float]:
 def _values_of_loss(name: str, args: dict[str, Any]) -> Iterator[float]:
     """Yield the size of each parameter at the start, then value and gradient, without and with tuples."""
     torch.manual_seed(0)
-    sizes = {"classes": CLASSES, "dim": 8, "class_sizes": np.full(CLASSES, PER_CLASS)}
+    sizes = {"num_classes": CLASSES, "embedding_size": 8, "class_sizes": np.full(CLASSES, PER_CLASS)}
     loss = construct(LOSSES, "loss", name, args, sizes).double()
     for parameter in loss.parameters():
         yield parameter.abs().mean().item()
@@ -101,7 +107,7 @@ def miner_values(name: str) -> Iterator[float]:
 
 def sampler_values(name: str) -> Iterator[float]:
     labels = np.repeat(np.arange(10), np.arange(5, 15))
-    offered = {"labels": labels, "size": 12, "per_class": 3, "seed": 0, "dim": 8}
+    offered = {"labels": labels, "batch_size": 12, "samples_per_class": 3, "seed": 0, "embedding_size": 8}
     sampler = construct(SAMPLERS, "sampler", name, {}, offered)
     if hasattr(sampler, "memory"):
         sampler.memory[:] = rows(8, len(labels)).numpy()

@@ -91,7 +91,7 @@ def test_recipes_of_the_papers_by_their_tables() -> None:
     assert summary(RECIPES["group-d121-cub"]())["parameters"] + 1025 * 100 == 7_056_356
     assert {head.dim for head in RECIPES["diva-dsi-r50-cub"]().heads} == {170}
     arcface = RECIPES["reality-arcface-ibn-cub"]().objective.loss_args
-    assert arcface == {"margin": pytest.approx(0.40526, abs=1e-5), "scale": 100.0, "start": "normal"}
+    assert arcface == {"margin": 23.22, "scale": 100.0, "start": "normal"}
     assert RECIPES["r-margin-r50-sop"]().objective.miner_args["probability"] == 0.15
     for name, crop in {"shared-r50-cub": 224, "shared-gn-cub": 227, "shared-npair-disc-gn-sop": 227}.items():
         assert RECIPES[name]().preprocessing.crop == crop  # Sharing, section 4
@@ -145,6 +145,7 @@ def test_override() -> None:
         ("preprocessing.mean=[a]", "invalid-value", "numbers in brackets"),
         ("optimizer=adam", "invalid-value", "optimizer.name"),
         ("optimizer.lr.x=1", "unknown-setting", "optimizer.lr.x"),
+        ("lr=0.3", "unknown-setting", "'optimizer.lr'"),
         ("lr", "unknown-setting", "key=value"),
         ("objective.loss_args.beta.foo=0.6", "unknown-setting", "objective.loss_args"),
         ("objective.miner.x=1", "unknown-setting", "objective.miner.x"),
@@ -187,7 +188,7 @@ def test_a_wrong_setting_is_refused(setting: str, code: str | None, value: str) 
 
 def test_arguments_without_their_part_are_refused() -> None:
     with raises(RecipeError, "option-without-effect"):
-        build(override(RECIPE, ["objective.miner=none", "objective.miner_args.nearest=0.5"]))
+        build(override(RECIPE, ["objective.miner=none", "objective.miner_args.cutoff=0.5"]))
 
 
 def test_settings_that_are_valid_only_together() -> None:
@@ -269,7 +270,7 @@ def test_architectures_of_timm_and_our_own_resolve(architecture: str) -> None:
         ('heads=[{"name": "a", "dim": 3}, {"name": "b", "dim": 3}]', None, "2"),
         ("objective.loss=none", "conflicting-settings", "objective.loss"),
         ("objective.loss_args.alpha=1", "unknown-name", "'alpha'"),
-        ("objective.miner_args.nearst=1", "unknown-name", "'nearest'"),
+        ("objective.miner_args.cutof=1", "unknown-name", "'cutoff'"),
     ],
 )
 def test_unknown_parts_of_the_objective_are_named(setting: str, code: str | None, value: str) -> None:

@@ -116,9 +116,7 @@ def fresh_recipes():
 
 def test_a_changed_default_makes_another_recipe_and_changes_no_recorded_one(home, monkeypatch, fresh_recipes):
     before = resolve(SMALLEST).digest
-    defaults = MarginLoss.__init__.__defaults__
-    assert defaults[-1] is False
-    monkeypatch.setattr(MarginLoss.__init__, "__defaults__", (*defaults[:-1], True))
+    monkeypatch.setitem(MarginLoss.__init__.__kwdefaults__, "count_tuples", True)
     standard_recipe.cache_clear()
     assert resolve(SMALLEST).digest != before
     short = ["--set", "schedule.epochs=1", "--set", "schedule.steps=2", "--quiet", "--json"]

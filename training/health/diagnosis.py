@@ -340,7 +340,7 @@ def _large_margin(history: History) -> Explanation | None:
         "The margin is larger than the unit sphere allows (the largest distance is 2, random directions are 1.41 "
         "apart), so that tuples which are right are pushed on.",
         f"Lower objective.loss_args.margin{f' from {margin:g}' if isinstance(margin, int | float) else ''} (0.1 to 0.5 "
-        "are usual; about 1 for the negative_margin of the contrastive loss).",
+        "are usual; about 1 for the neg_margin of the contrastive loss, and 30 degrees for ArcFace).",
     )
 
 

@@ -204,19 +204,20 @@ class Observation:
         margins = [(terms.active, terms.number, terms.total) for terms in getattr(loss, "last_terms", ())]
         self.terms += margins
         self.raw |= bool(margins) and not takes_unit_rows(loss)
+        scaled = getattr(loss, "embeddings_are_scaled", False)
+        unit = embeddings if scaled and takes_unit_rows(loss) else normalize(embeddings, dim=1)
         if (shifted_logits := getattr(loss, "shifted_logits", None)) is not None:
-            logits = shifted_logits(embeddings, labels)
+            logits = shifted_logits(unit, labels)
             self.terms.append(((logits.argmax(1) != labels).sum(), len(labels), None))
         if tuples is not None and self.mined is None:
-            rows = embeddings.detach()
-            self.mined = rows if takes_unit_rows(loss) else normalize(rows, dim=1), labels, tuples
+            self.mined = unit, labels, tuples
 
 
 @contextmanager
 def observed(method: nn.Module) -> Iterator[Observation]:
     """Observe the losses of a method, or one loss, that are computed in the block."""
     observation = Observation()
-    losses = [part for part in method.modules() if "tuples" in inspect.signature(part.forward).parameters]
+    losses = [part for part in method.modules() if "indices_tuple" in inspect.signature(part.forward).parameters]
     hooks = [loss.register_forward_hook(observation.add) for loss in losses]
     try:
         yield observation

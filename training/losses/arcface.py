@@ -10,59 +10,49 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, normalize
+from torch import Tensor
 
-from training.functional import check_batch
-from training.losses.proxies import class_vectors, shift_target_logits, target_cosines
+from training.losses.base import unit_vectors
+from training.losses.proxies import ClassificationLoss, shift_target_logits, target_cosines
 
 
-class ArcFaceLoss(nn.Module):
+class ArcFaceLoss(ClassificationLoss):
     """Cross entropy of scaled cosines with class centres; the angle to the own class is enlarged by a margin.
 
     Beyond theta_y = pi - margin the cosine would rise again. There cos(theta_y) - margin * sin(margin) keeps falling,
-    as in the authors' code. The defaults are those of Roth et al. 2020, Revisiting, appendix A; its centres learn at
-    5e-4.
+    as in the authors' code.
 
     Args:
-        classes: Number of training classes.
-        dim: Dimension of the embeddings.
-        scale: Factor of the cosines.
-        margin: Angle in radians.
+        num_classes: Number of training classes.
+        embedding_size: Dimension of the embeddings.
+        margin: Angle in degrees; 28.6, half a radian, also in Roth et al. 2020, Revisiting, appendix A.
+        scale: Factor of the cosines; 64 in the paper, 16 in Revisiting, whose centres learn at 5e-4.
         clamped: Set negative cosines to 0, as in the code published with Revisiting.
         start: Distribution of the first class vectors, see `class_vectors`.
     """
 
     def __init__(
         self,
-        classes: int,
-        dim: int,
-        scale: float = 16.0,
-        margin: float = 0.5,
+        num_classes: int,
+        embedding_size: int,
+        margin: float = 28.6,
+        scale: float = 64.0,
+        *,
         clamped: bool = False,
-        start: str = "uniform",
+        start: str = "normal",
     ) -> None:
-        super().__init__()
-        self.scale, self.margin, self.clamped = scale, margin, clamped
-        self.centres = nn.Parameter(class_vectors(classes, dim, start=start))
+        super().__init__(num_classes, embedding_size, start)
+        self.margin, self.scale, self.clamped = margin, scale, clamped
 
-    def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
-        """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].
-
-        Raises:
-            UsageError: If embeddings or labels have another shape or dtype.
-            RecipeError: If a label is outside 0 to classes - 1.
-        """
-        check_batch(embeddings, labels, len(self.centres))
-        return cross_entropy(self.shifted_logits(embeddings, labels), labels)
-
-    def shifted_logits(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """Return the logits [b, classes] with the margin, whose cross entropy is the loss."""
-        centres = normalize(self.centres, dim=1)
-        logits, targets = self.scale * embeddings @ centres.T, target_cosines(embeddings, centres, labels)
+    def shifted_logits(self, rows: Tensor, labels: Tensor) -> Tensor:
+        """Return the logits [b, classes] of unit rows with the margin, whose cross entropy is the loss."""
+        centres = unit_vectors(self.centres, rows)
+        logits, targets = self.scale * rows @ centres.T, target_cosines(rows, centres, labels)
         if self.clamped:
             logits, targets = logits.clamp(min=0), targets.clamp(min=0)
-        return shift_target_logits(logits, labels, self.scale * (add_angle(targets, self.margin) - targets))
+        return shift_target_logits(
+            logits, labels, self.scale * (add_angle(targets, math.radians(self.margin)) - targets)
+        )
 
 
 def add_angle(cosine: Tensor, margin: Tensor | float) -> Tensor:

@@ -6,37 +6,36 @@ w_n = [s_an + m]+,  w_p = [1 + m - s_ap]+, both without gradient
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import relu, softplus
 
 from training import functional
-from training.functional import check_batch, negative_mask, positive_mask
+from training.batch import Batch
+from training.functional import Pairs
+from training.losses.base import MetricLoss
 
 
-class CircleLoss(nn.Module):
-    """Circle loss over all pairs of a batch; anchors without a positive or without a negative are left out.
+class CircleLoss(MetricLoss):
+    """Circle loss over pairs; anchors without a positive or without a negative are left out.
 
     Args:
-        classes: Number of training classes; not used.
-        margin: m; 0.4 is the paper's value for fine-grained retrieval.
+        m: 0.4 is the paper's value for fine-grained retrieval.
         gamma: Scale; 80 is the paper's value for fine-grained retrieval.
     """
 
-    def __init__(self, classes: int, margin: float = 0.4, gamma: float = 80.0) -> None:
+    tuples = Pairs
+    compares_references = True
+
+    def __init__(self, m: float = 0.4, gamma: float = 80.0) -> None:
         super().__init__()
-        self.margin, self.gamma = margin, gamma
+        self.m, self.gamma = m, gamma
 
-    def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
-        """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].
-
-        Raises:
-            UsageError: If embeddings or labels have another shape or dtype.
-        """
-        check_batch(embeddings, labels)
-        positive, negative = positive_mask(labels), negative_mask(labels)
-        cosines = embeddings @ embeddings.T
+    def compute(self, batch: Batch, tuples: Pairs | None) -> Tensor:
+        """Return the loss, a scalar, over the pairs, or over all of the batch."""
+        positive, negative = batch.masks(tuples)
+        cosines = batch.cosines()
         detached = cosines.detach()
-        pull = -self.gamma * relu(1 + self.margin - detached) * (cosines - 1 + self.margin)
-        push = self.gamma * relu(detached + self.margin) * (cosines - self.margin)
+        pull = -self.gamma * relu(1 + self.m - detached) * (cosines - 1 + self.m)
+        push = self.gamma * relu(detached + self.m) * (cosines - self.m)
         terms = softplus(functional.masked_logsumexp(pull, positive) + functional.masked_logsumexp(push, negative))
         return functional.masked_mean(terms, positive.any(1) & negative.any(1))

@@ -7,42 +7,30 @@ theta_j is the angle between an embedding and the centre of class j; y is its ow
 
 from __future__ import annotations
 
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, normalize
+from torch import Tensor
 
-from training.functional import check_batch
-from training.losses.proxies import class_vectors, shift_target_logits
+from training.losses.base import unit_vectors
+from training.losses.proxies import ClassificationLoss, shift_target_logits
 
 
-class CosFaceLoss(nn.Module):
+class CosFaceLoss(ClassificationLoss):
     """Cross entropy of scaled cosines with class centres; a margin is subtracted from the own class's cosine.
 
     Args:
-        classes: Number of training classes.
-        dim: Dimension of the embeddings.
-        scale: Factor of the cosines; 64 in the paper.
+        num_classes: Number of training classes.
+        embedding_size: Dimension of the embeddings.
         margin: 0.35 in the paper. Musgrave et al. 2020, Reality Check, searches scale and margin.
+        scale: Factor of the cosines; 64 in the paper.
         start: Distribution of the first class vectors, see `class_vectors`.
     """
 
     def __init__(
-        self, classes: int, dim: int, scale: float = 64.0, margin: float = 0.35, start: str = "uniform"
+        self, num_classes: int, embedding_size: int, margin: float = 0.35, scale: float = 64.0, *, start: str = "normal"
     ) -> None:
-        super().__init__()
-        self.scale, self.margin = scale, margin
-        self.centres = nn.Parameter(class_vectors(classes, dim, start=start))
+        super().__init__(num_classes, embedding_size, start)
+        self.margin, self.scale = margin, scale
 
-    def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
-        """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].
-
-        Raises:
-            UsageError: If embeddings or labels have another shape or dtype.
-            RecipeError: If a label is outside 0 to classes - 1.
-        """
-        check_batch(embeddings, labels, len(self.centres))
-        return cross_entropy(self.shifted_logits(embeddings, labels), labels)
-
-    def shifted_logits(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """Return the logits [b, classes] with the margin, whose cross entropy is the loss."""
-        logits = self.scale * embeddings @ normalize(self.centres, dim=1).T
+    def shifted_logits(self, rows: Tensor, labels: Tensor) -> Tensor:
+        """Return the logits [b, classes] of unit rows with the margin, whose cross entropy is the loss."""
+        logits = self.scale * rows @ unit_vectors(self.centres, rows).T
         return shift_target_logits(logits, labels, -self.scale * self.margin)

@@ -11,16 +11,18 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import softplus
 
 from training import functional
-from training.functional import check_batch, fall_back, negative_mask, positive_mask
+from training.batch import Batch
+from training.functional import fall_back
+from training.losses.base import MetricLoss
 from training.miners.distance_weighted import log_density
 from zoo.errors import RecipeError
 
 
-class DaNCELoss(nn.Module):
+class DaNCELoss(MetricLoss):
     """Noise contrastive estimation whose negatives are weighted by the inverse density of their distance.
 
     Distances count as at least `nearest`. Negatives farther than `farthest` have weight 0 as long as the anchor has
@@ -28,7 +30,6 @@ class DaNCELoss(nn.Module):
     the cap lambda without a value; without scaling, 1 / q(0.5) is about 10^40 in 128 dimensions.
 
     Args:
-        classes: Number of training classes; not used.
         temperature: T; 0.01 in table 1.
         nearest: Lower bound of the distances, as in distance-weighted sampling.
         farthest: Upper bound of the distances, as in distance-weighted sampling.
@@ -47,7 +48,6 @@ class DaNCELoss(nn.Module):
 
     def __init__(
         self,
-        classes: int,
         temperature: float = 0.01,
         nearest: float = 0.5,
         farthest: float = 1.4,
@@ -66,19 +66,14 @@ class DaNCELoss(nn.Module):
         self.temperature, self.nearest, self.farthest, self.cap = temperature, nearest, farthest, cap
         self.weighted, self.with_positive, self.published = weighted, with_positive or published, published
 
-    def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
-        """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].
+    def compute(self, batch: Batch, tuples: None) -> Tensor:
+        """Return the loss, a scalar. Samples of one label are views of one thing.
 
-        Samples of one label are views of one thing. The loss is 0, with zero gradient, if no anchor has both a positive
-        and a negative.
-
-        Raises:
-            UsageError: If embeddings or labels have another shape or dtype.
+        The loss is 0, with zero gradient, if no anchor has both a positive and a negative.
         """
-        check_batch(embeddings, labels)
-        cosines = embeddings @ embeddings.T
-        anchors, positives = positive_mask(labels).nonzero(as_tuple=True)
-        pushed = self._pushed(cosines, negative_mask(labels), embeddings.shape[1])
+        cosines = batch.cosines()
+        anchors, positives = batch.positive.nonzero(as_tuple=True)
+        pushed = self._pushed(cosines, batch.negative, batch.rows.shape[1])
         return self._mean(pushed[anchors], cosines[anchors, positives])
 
     def contrast_keys(self, queries: Tensor, keys: Tensor, negatives: Tensor) -> Tensor:

@@ -9,34 +9,30 @@ the distances to all other samples.
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from training import functional
-from training.functional import check_batch, pair_kinds, soft_histograms
+from training.batch import Batch
+from training.functional import pair_kinds, soft_histograms
+from training.losses.base import MetricLoss
 
 
-class FastAPLoss(nn.Module):
+class FastAPLoss(MetricLoss):
     """One minus the average precision from soft histograms, averaged over the samples that have a positive.
 
     Args:
-        classes: Number of training classes; not used.
-        bins: The histograms have bins + 1 nodes on [0, 4]; 10 in the authors' code.
+        num_bins: The histograms have num_bins + 1 nodes on [0, 4]; 10 in the authors' code.
     """
 
-    def __init__(self, classes: int, bins: int = 10) -> None:
+    def __init__(self, num_bins: int = 10) -> None:
         super().__init__()
-        self.bins = bins
+        self.num_bins = num_bins
 
-    def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
-        """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].
-
-        Raises:
-            UsageError: If embeddings or labels have another shape or dtype.
-        """
-        check_batch(embeddings, labels)
-        kinds = pair_kinds(labels)
+    def compute(self, batch: Batch, tuples: None) -> Tensor:
+        """Return the loss, a scalar."""
+        kinds = pair_kinds(batch.labels)
         # Squared distances from 0 to 4 are cosines from 1 to -1.
-        positive, negative, _ = soft_histograms(embeddings @ embeddings.T, kinds, self.bins + 1, 1, -1).unbind(1)
+        positive, negative, _ = soft_histograms(batch.cosines(), kinds, self.num_bins + 1, 1, -1).unbind(1)
         nearer = (positive + negative).cumsum(1).clamp(min=torch.finfo(positive.dtype).eps)
         positives = (kinds == 0).sum(1)
         precision = (positive * positive.cumsum(1) / nearer).sum(1) / positives.clamp(min=1)

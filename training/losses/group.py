@@ -13,21 +13,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, one_hot
 
-from training.functional import check_batch, masked_mean, positive_mask, refine_logs, similarities
+from training.batch import Batch
+from training.functional import masked_mean, positive_mask, refine_logs, similarities
+from training.losses.base import MetricLoss
 from zoo.errors import RecipeError
 
 SIMILARITIES, CRITERIA = ("clamp", "shift"), ("cross-entropy", "kl")
 
 
-class GroupLoss(nn.Module):
+class GroupLoss(MetricLoss):
     """Cross entropy of class assignments that the similarities within a batch have refined; defined on raw features.
 
     A linear classifier gives the prior assignments. Random samples of each class are anchors, whose assignment is their
     label; a class always keeps one sample that is not an anchor.
 
     Args:
-        classes: Number of training classes.
-        dim: Dimension of the features.
+        num_classes: Number of training classes.
+        embedding_size: Dimension of the features.
         anchors: Anchors per class; 2 in the published code on CUB and SOP, 3 on CARS.
         temperature: That of the priors; 24 in the published code on CUB, 79 on CARS, 54 on SOP.
         steps: Refinement steps. The paper gives no number; 5 is the default of the published refinement.
@@ -47,12 +49,12 @@ class GroupLoss(nn.Module):
         RecipeError: If a count is negative, the temperature is not positive, or the similarity or criterion is unknown.
     """
 
-    normalised = False
+    normalize_embeddings = False
 
     def __init__(
         self,
-        classes: int,
-        dim: int,
+        num_classes: int,
+        embedding_size: int,
         anchors: int = 2,
         temperature: float = 24.0,
         steps: int | None = None,
@@ -84,16 +86,12 @@ class GroupLoss(nn.Module):
             )
         self.anchors, self.temperature, self.similarity, self.criterion = anchors, temperature, similarity, criterion
         self.sparse_classes, self.published = sparse_classes, published
-        self.classifier = nn.Linear(dim, classes, bias=bias)
+        self.num_classes, self.embedding_size, self.bias = num_classes, embedding_size, bias
+        self.classifier = nn.Linear(embedding_size, num_classes, bias=bias)
 
-    def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
-        """Return the loss, a scalar, of raw (not normalised) embeddings [b, d] with labels int64 [b].
-
-        Raises:
-            UsageError: If embeddings or labels have another shape or dtype.
-            RecipeError: If a label is outside 0 to classes - 1.
-        """
-        check_batch(embeddings, labels, self.classifier.out_features)
+    def compute(self, batch: Batch, tuples: None) -> Tensor:
+        """Return the loss, a scalar."""
+        embeddings, labels = batch.rows, batch.labels
         logits, targets = self._logits(embeddings, labels)
         priors = (logits / self.temperature).log_softmax(1)
         fixed = choose_anchors(labels, self.anchors)
@@ -109,15 +107,19 @@ class GroupLoss(nn.Module):
 
     def classification(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the cross entropy, a scalar, without temperature and refinement: the loss of the pre-training."""
-        return cross_entropy(self.classifier(embeddings), labels)
+        return cross_entropy(self._classify(embeddings), labels)
+
+    def _classify(self, embeddings: Tensor, rows: Tensor | slice = slice(None)) -> Tensor:
+        """Return the logits of all classes, or of some."""
+        weight, bias = self.classifier.weight[rows].to(embeddings.dtype), self.classifier.bias
+        return linear(embeddings, weight, None if bias is None else bias[rows].to(embeddings.dtype))
 
     def _logits(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the logits [b, c] of the classes that take part and the column of each sample's class, int64 [b]."""
         if not self.sparse_classes:
-            return self.classifier(embeddings), labels
+            return self._classify(embeddings), labels
         present, targets = labels.unique(return_inverse=True)
-        bias = None if self.classifier.bias is None else self.classifier.bias[present]
-        return linear(embeddings, self.classifier.weight[present], bias), targets
+        return self._classify(embeddings, present), targets
 
 
 def choose_anchors(labels: Tensor, number: int) -> Tensor:

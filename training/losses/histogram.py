@@ -8,34 +8,28 @@ probability that a negative pair is more similar than a positive one.
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from training.functional import check_batch, pair_kinds, soft_histograms
+from training.batch import Batch
+from training.functional import pair_kinds, soft_histograms
+from training.losses.base import MetricLoss
 
 
-class HistogramLoss(nn.Module):
+class HistogramLoss(MetricLoss):
     """Overlap of the soft histograms of positive and negative similarities.
 
     Args:
-        classes: Number of training classes; not used.
-        nodes: Nodes of the histograms on [-1, 1]; Roth et al. 2020, Revisiting, appendix A, has 65, on SOP 11.
-            Libraries that count bins call 65 nodes 64 bins.
+        n_bins: The histograms have n_bins + 1 nodes on [-1, 1]; Roth et al. 2020, Revisiting, appendix A, has 65 nodes,
+            on SOP 11.
     """
 
-    def __init__(self, classes: int, nodes: int = 65) -> None:
+    def __init__(self, n_bins: int = 100) -> None:
         super().__init__()
-        self.nodes = nodes
+        self.n_bins = n_bins
 
-    def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
-        """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].
-
-        The loss is 0 without positive or without negative pairs.
-
-        Raises:
-            UsageError: If embeddings or labels have another shape or dtype.
-        """
-        check_batch(embeddings, labels)
-        histograms = soft_histograms(embeddings @ embeddings.T, pair_kinds(labels), self.nodes, -1, 1)
+    def compute(self, batch: Batch, tuples: None) -> Tensor:
+        """Return the loss, a scalar; 0 without positive or without negative pairs."""
+        histograms = soft_histograms(batch.cosines(), pair_kinds(batch.labels), self.n_bins + 1, -1, 1)
         positive, negative, _ = histograms.sum(0)
         positive, negative = positive / positive.sum().clamp(min=1), negative / negative.sum().clamp(min=1)
         return (negative * positive.cumsum(0)).sum()

@@ -2,7 +2,7 @@
 
     L = sum ([d_ap - beta_y + margin]+ + [beta_y - d_an + margin]+) / (number of terms above zero)
 
-beta_y is a learnt boundary for the class y of the anchor.
+beta_y is the boundary for the class y of the anchor.
 """
 
 from __future__ import annotations
@@ -10,27 +10,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from training.functional import (
-    HingeLoss,
-    Triplets,
-    check_batch,
-    distances,
-    hinges,
-    negative_mask,
-    positive_mask,
-    require_triplets,
-    triplet_distances,
-)
+from training.batch import Batch
+from training.functional import Hinges, Triplets, hinges
+from training.losses.base import MetricLoss
 
 
-class MarginLoss(HingeLoss):
-    """Margin loss with learnt class boundaries beta.
+class MarginLoss(MetricLoss):
+    """Margin loss with boundaries beta, which can be learnt for each class.
 
     Args:
-        classes: Number of training classes.
         margin: 0.2 in Roth et al. 2020, Revisiting, appendix A.
-        beta: Initial value of the boundaries; 1.2 or 0.6 in the same place.
-        per_class: Learn one boundary per class; False: one for all classes.
+        beta: The boundaries, or their initial value; 1.2 or 0.6 in the same place.
+        learn_beta: Learn the boundaries, as the paper and Revisiting do.
+        num_classes: Number of training classes; without it there is one boundary for all.
+        per_class: Have one boundary per class; False: one for all classes.
         by_triplets: Without tuples, count every triplet of the batch, as in Musgrave et al. 2020, Reality Check: a
             positive pair once per negative of its anchor, and a negative pair once per positive. False: count every
             pair once.
@@ -38,47 +31,52 @@ class MarginLoss(HingeLoss):
             does in PyTorch 1.2 or later. It has no effect without tuples.
     """
 
+    tuples = Triplets
+    joins_pairs = True
+    compares_references = True
+    beta: Tensor
+
     def __init__(
         self,
-        classes: int,
         margin: float = 0.2,
+        *,
         beta: float = 1.2,
+        learn_beta: bool = False,
+        num_classes: int | None = None,
         per_class: bool = True,
-        by_triplets: bool = False,
+        by_triplets: bool = True,
         count_tuples: bool = False,
     ) -> None:
         super().__init__()
-        self.margin, self.by_triplets, self.count_tuples = margin, by_triplets, count_tuples
-        self.classes = classes
-        self.beta = nn.Parameter(torch.full((classes if per_class else 1,), float(beta)))
-
-    def forward(self, embeddings: Tensor, labels: Tensor, tuples: Triplets | None = None) -> Tensor:
-        """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].
-
-        Without tuples every pair of the batch counts. The loss is 0, with zero gradients, if no term is above zero.
-
-        Raises:
-            UsageError: If embeddings or labels have another shape or dtype.
-            RecipeError: If a label is outside 0 to classes - 1.
-        """
-        check_batch(embeddings, labels, self.classes)
-        betas = self.beta.expand(self.classes)
-        if tuples is None:
-            offsets = distances(embeddings) - betas[labels][:, None]
-            positive, negative = positive_mask(labels), negative_mask(labels)
-            if self.by_triplets:
-                positive, negative = (
-                    positive * negative.sum(1, keepdim=True),
-                    negative * positive.sum(1, keepdim=True),
-                )
-            near, far = hinges(offsets + self.margin, positive), hinges(self.margin - offsets, negative)
+        self.margin, self.learn_beta, self.num_classes, self.per_class = margin, learn_beta, num_classes, per_class
+        self.by_triplets, self.count_tuples = by_triplets, count_tuples
+        betas = torch.full((num_classes if per_class and num_classes else 1,), float(beta))
+        if learn_beta:
+            self.beta = nn.Parameter(betas)
         else:
-            beta = betas[labels[require_triplets(tuples).anchors]]
-            positives, negatives = triplet_distances(embeddings, *tuples)
-            above, below = positives - beta + self.margin, beta - negatives + self.margin
-            near, far = hinges(above), hinges(below)
+            self.register_buffer("beta", betas, persistent=False)
+
+    def compute(self, batch: Batch, tuples: Triplets | None) -> Tensor:
+        """Return the loss, a scalar; 0, with zero gradients, if no term is above zero."""
+        near, far, active = self._pair_terms(batch) if tuples is None else self._triplet_terms(batch, tuples)
         self.last_terms = near.detach(), far.detach()
-        active = near.active + far.active
-        if tuples is not None and self.count_tuples:
-            active = ((above > 0) | (below > 0)).sum()
         return (near.total + far.total) / active.clamp(min=1)
+
+    def _pair_terms(self, batch: Batch) -> tuple[Hinges, Hinges, Tensor]:
+        offsets = batch.distances() - self._boundaries(batch.labels)[:, None]
+        positive, negative = batch.positive, batch.negative
+        if self.by_triplets:
+            positive, negative = positive * negative.sum(1, keepdim=True), negative * positive.sum(1, keepdim=True)
+        near, far = hinges(offsets + self.margin, positive), hinges(self.margin - offsets, negative)
+        return near, far, near.active + far.active
+
+    def _triplet_terms(self, batch: Batch, triplets: Triplets) -> tuple[Hinges, Hinges, Tensor]:
+        boundaries = self._boundaries(batch.labels[triplets.anchors])
+        positives, negatives = batch.triplet_distances(triplets)
+        above, below = positives - boundaries + self.margin, boundaries - negatives + self.margin
+        near, far = hinges(above), hinges(below)
+        return near, far, ((above > 0) | (below > 0)).sum() if self.count_tuples else near.active + far.active
+
+    def _boundaries(self, labels: Tensor) -> Tensor:
+        """Return the boundary of each sample's class, or the only one."""
+        return self.beta[labels] if len(self.beta) > 1 else self.beta.expand(len(labels))

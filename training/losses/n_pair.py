@@ -2,7 +2,7 @@
 
     L = mean_(a,p) log(1 + sum_n exp(psi_a.psi_n - psi_a.psi_p)) + nu * mean |psi|^2
 
-psi are raw embeddings.
+psi are embeddings: unit rows, or raw ones as in the paper.
 """
 
 from __future__ import annotations
@@ -10,46 +10,58 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import softplus
 
-from training import functional
-from training.functional import Triplets, check_batch, mean_norm, positive_mask
+from training.batch import Batch
+from training.functional import Triplets, masked_logsumexp, mean_norm
+from training.losses.base import MetricLoss
+from zoo.errors import RecipeError, nearest
+
+PAIRS = ("first", "random", "all")
+"""Choices of the pairs of an anchor and a positive; see `NPairsLoss`."""
 
 
-class NPairsLoss(nn.Module):
-    """N-pair loss with a penalty on the length of the embeddings.
-
-    Every sample is an anchor with a random positive; all samples of other classes in the batch are its negatives (Roth
-    et al. 2020, Revisiting, appendix A.1).
+class NPairsLoss(MetricLoss):
+    """N-pair loss, with a weight also a penalty on the length of the embeddings.
 
     Args:
-        classes: Number of training classes; not used.
-        nu: Weight of the penalty; 0.005 in Revisiting, appendix A.1.
-        all_samples: False: one pair per class, its first two samples in the batch, whose negatives are the positives of
-            the other pairs (Sohn 2016, section 3.2).
+        nu: Weight of the penalty; 0.005 in Roth et al. 2020, Revisiting, appendix A.1.
+        pairs: "first": one pair per class, its first two samples in the batch, whose negatives are the positives of the
+            other pairs (Sohn 2016, section 3.2). "random": every sample with a random positive, against all samples of
+            other classes (Revisiting, appendix A.1). "all": likewise with every positive.
         squared_norm: False penalises mean |psi|, as in the code published with Revisiting.
+        normalize_embeddings: Scale embeddings to unit length; False in both papers.
+
+    Raises:
+        RecipeError: If the choice of pairs is unknown.
     """
 
-    normalised = False
+    tuples = Triplets
     several_negatives = True
     """Triplets of one anchor and one positive are one term, of all their negatives."""
 
-    def __init__(self, classes: int, nu: float = 0.005, all_samples: bool = True, squared_norm: bool = True) -> None:
+    def __init__(
+        self, *, nu: float = 0.0, pairs: str = "first", squared_norm: bool = True, normalize_embeddings: bool = True
+    ) -> None:
         super().__init__()
-        self.nu, self.all_samples, self.squared_norm = nu, all_samples, squared_norm
+        check_pairs(pairs)
+        self.nu, self.pairs, self.squared_norm = nu, pairs, squared_norm
+        self.normalize_embeddings = normalize_embeddings
 
-    def forward(self, embeddings: Tensor, labels: Tensor, tuples: Triplets | None = None) -> Tensor:
-        """Return the loss, a scalar, of raw (not normalised) embeddings [b, d] with labels int64 [b].
+    def compute(self, batch: Batch, tuples: Triplets | None) -> Tensor:
+        """Return the loss, a scalar. Triplets choose the anchors, their positives and their negatives."""
+        pairs = choose_pairs(batch, self.pairs) if tuples is None else join_triplets(tuples, len(batch.labels))
+        loss = n_pair_loss(batch.rows, pairs)
+        return loss + self.nu * mean_norm(batch.rows, self.squared_norm) if self.nu else loss
 
-        Triplets, if there are any, choose the anchors, their positives and their negatives.
 
-        Raises:
-            UsageError: If embeddings or labels have another shape or dtype.
-        """
-        check_batch(embeddings, labels)
-        pairs = choose_pairs(labels, self.all_samples) if tuples is None else join_triplets(tuples, len(labels))
-        return n_pair_loss(embeddings, pairs) + self.nu * mean_norm(embeddings, self.squared_norm)
+def check_pairs(pairs: str) -> None:
+    """Raise `RecipeError` for an unknown choice of pairs."""
+    if pairs not in PAIRS:
+        raise RecipeError(
+            f"pairs is {pairs!r}; choose one of {', '.join(PAIRS)}.{nearest(pairs, PAIRS)}", code="unknown-name"
+        )
 
 
 class NPairs(NamedTuple):
@@ -61,19 +73,20 @@ class NPairs(NamedTuple):
     negative: Tensor
 
 
-def choose_pairs(labels: Tensor, all_samples: bool) -> NPairs:
-    """Return every anchor against the whole batch, or one pair per class against the other positives."""
-    if all_samples:
-        positive = positive_mask(labels)
-        (anchors,) = positive.any(1).nonzero(as_tuple=True)
-        # An extra row: multinomial refuses an empty matrix.
-        weights = torch.cat([positive[anchors].float(), torch.ones(1, len(labels), device=labels.device)])
-        positives = torch.multinomial(weights, 1).squeeze(1)[:-1]
-        candidates = torch.arange(len(labels), device=labels.device)
-    else:
+def choose_pairs(batch: Batch, choice: str) -> NPairs:
+    """Return anchors and positives as `NPairsLoss` says, against the whole batch or the other positives."""
+    labels = batch.labels
+    if choice == "first":
         anchors, positives = _first_pairs(labels)
-        candidates = positives
-    return NPairs(anchors, positives, candidates, labels[anchors][:, None] != labels[candidates])
+        return NPairs(anchors, positives, positives, labels[anchors][:, None] != labels[positives])
+    if choice == "all":
+        anchors, positives = batch.positive.nonzero(as_tuple=True)
+    else:
+        (anchors,) = batch.positive.any(1).nonzero(as_tuple=True)
+        # An extra row: multinomial refuses an empty matrix.
+        weights = torch.cat([batch.positive[anchors].float(), torch.ones(1, len(labels), device=labels.device)])
+        positives = torch.multinomial(weights, 1).squeeze(1)[:-1]
+    return NPairs(anchors, positives, torch.arange(len(labels), device=labels.device), batch.negative[anchors])
 
 
 def join_triplets(triplets: Triplets, batch: int) -> NPairs:
@@ -102,4 +115,4 @@ def n_pair_loss(embeddings: Tensor, pairs: NPairs) -> Tensor:
 
 def log_one_plus(logits: Tensor, negative: Tensor) -> Tensor:
     """Return the mean over rows of log(1 + sum of exp(logits) over `negative`), both [t, m]; 0 without rows."""
-    return softplus(functional.masked_logsumexp(logits, negative)).sum() / max(1, len(logits))
+    return softplus(masked_logsumexp(logits, negative)).sum() / max(1, len(logits))

@@ -8,34 +8,37 @@ theta_j is the angle between an embedding and the vector of class j; y is its ow
 from __future__ import annotations
 
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, normalize
+from torch.nn.functional import cross_entropy
 
-from training.functional import check_batch
+from training.batch import Batch
+from training.losses.base import MetricLoss, unit_vectors
 from training.losses.proxies import class_vectors
 
 
-class NormalizedSoftmaxLoss(nn.Module):
+class NormalizedSoftmaxLoss(MetricLoss):
     """Cross entropy of cosines with class vectors.
 
     Args:
-        classes: Number of training classes.
-        dim: Dimension of the embeddings.
+        num_classes: Number of training classes.
+        embedding_size: Dimension of the embeddings.
         temperature: T; 0.05 in Roth et al. 2020, Revisiting, appendix A. Its class vectors learn at 1e-5, on SOP at
             2e-3.
         start: Distribution of the first class vectors, see `class_vectors`.
     """
 
-    def __init__(self, classes: int, dim: int, temperature: float = 0.05, start: str = "uniform") -> None:
+    def __init__(
+        self, num_classes: int, embedding_size: int, temperature: float = 0.05, *, start: str = "normal"
+    ) -> None:
         super().__init__()
-        self.temperature = temperature
-        self.centres = nn.Parameter(class_vectors(classes, dim, start=start))
+        self.num_classes, self.embedding_size, self.temperature, self.start = (
+            num_classes,
+            embedding_size,
+            temperature,
+            start,
+        )
+        self.centres = nn.Parameter(class_vectors(num_classes, embedding_size, start=start))
 
-    def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
-        """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].
-
-        Raises:
-            UsageError: If embeddings or labels have another shape or dtype.
-            RecipeError: If a label is outside 0 to classes - 1.
-        """
-        check_batch(embeddings, labels, len(self.centres))
-        return cross_entropy(embeddings / self.temperature @ normalize(self.centres, dim=1).T, labels)
+    def compute(self, batch: Batch, tuples: None) -> Tensor:
+        """Return the loss, a scalar."""
+        logits = batch.rows / self.temperature @ unit_vectors(self.centres, batch.rows).T
+        return cross_entropy(logits, batch.labels)

@@ -5,35 +5,41 @@ L = -mean_(a,p) log(exp(s_ap / T) / (exp(s_ap / T) + sum_n exp(s_an / T)))
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import softplus
 
 from training import functional
-from training.functional import check_batch, negative_mask, positive_mask
+from training.batch import Batch
+from training.functional import Pairs
+from training.losses.base import MetricLoss
 
 
-class NTXentLoss(nn.Module):
+class NTXentLoss(MetricLoss):
     """Normalised temperature-scaled cross entropy of each positive pair against the anchor's negatives.
 
     The paper has one positive per anchor. With several, each is compared with the negatives alone.
 
     Args:
-        classes: Number of training classes; not used.
         temperature: T; 0.1 is the paper's best.
     """
 
-    def __init__(self, classes: int, temperature: float = 0.1) -> None:
+    tuples = Pairs
+    compares_references = True
+
+    def __init__(self, temperature: float = 0.07) -> None:
         super().__init__()
         self.temperature = temperature
 
-    def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
-        """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].
-
-        Raises:
-            UsageError: If embeddings or labels have another shape or dtype.
-        """
-        check_batch(embeddings, labels)
-        logits = embeddings @ embeddings.T / self.temperature
-        anchors, positives = positive_mask(labels).nonzero(as_tuple=True)
-        pushed = functional.masked_logsumexp(logits, negative_mask(labels))
+    def compute(self, batch: Batch, tuples: Pairs | None) -> Tensor:
+        """Return the loss, a scalar, over the pairs, each as often as it is given, or over all of the batch."""
+        logits = batch.cosines() / self.temperature
+        if tuples is None:
+            anchors, positives = batch.positive.nonzero(as_tuple=True)
+            pushed = functional.masked_logsumexp(logits, batch.negative)
+        else:
+            anchors, positives = tuples.anchors_p, tuples.positives
+            counts = logits.new_zeros(logits.shape).index_put(
+                (tuples.anchors_n, tuples.negatives), logits.new_ones(len(tuples.anchors_n)), accumulate=True
+            )
+            pushed = functional.masked_logsumexp(logits + counts.clamp(min=1).log(), counts > 0)
         return softplus(pushed[anchors] - logits[anchors, positives]).sum() / max(1, len(anchors))

@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
+from training.batch import Batch
+from training.losses.base import MetricLoss
 from zoo.errors import RecipeError, nearest
 
 STARTS = ("uniform", "eighth", "normal", "kaiming")
@@ -38,6 +41,31 @@ def class_vectors(*shape: int, start: str = "uniform") -> Tensor:
     # Kaiming's fan is the number of columns of a matrix [dim, rows], as that library stores the vectors.
     bound = (shape[-1] if start == "uniform" else math.prod(shape[:-1])) ** -0.5
     return torch.empty(shape).uniform_(-bound, bound)
+
+
+class ClassificationLoss(MetricLoss):
+    """Cross entropy of logits in which the own class is shifted by a margin.
+
+    Args:
+        num_classes: Number of training classes.
+        embedding_size: Dimension of the embeddings.
+        start: Distribution of the first class vectors, see `class_vectors`.
+        per_class: Class vectors per class: the first axis of the parameter `centres`, if above 0.
+    """
+
+    def __init__(self, num_classes: int, embedding_size: int, start: str, per_class: int = 0) -> None:
+        super().__init__()
+        self.num_classes, self.embedding_size, self.start = num_classes, embedding_size, start
+        shape = [per_class] * (per_class > 0)
+        self.centres = nn.Parameter(class_vectors(*shape, num_classes, embedding_size, start=start))
+
+    def compute(self, batch: Batch, tuples: None) -> Tensor:
+        """Return the loss, a scalar."""
+        return cross_entropy(self.shifted_logits(batch.rows, batch.labels), batch.labels)
+
+    def shifted_logits(self, rows: Tensor, labels: Tensor) -> Tensor:
+        """Return the logits [b, classes] of unit rows with the margin, whose cross entropy is the loss."""
+        raise NotImplementedError
 
 
 def target_cosines(embeddings: Tensor, vectors: Tensor, labels: Tensor) -> Tensor:

@@ -10,41 +10,36 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize, softplus
+from torch.nn.functional import softplus
 
-from training.functional import check_batch
+from training.batch import Batch
+from training.losses.base import MetricLoss, unit_vectors
 from training.losses.proxies import shift_target_logits, target_cosines
 
 
-class ProxyAnchorLoss(nn.Module):
+class ProxyAnchorLoss(MetricLoss):
     """Proxy-Anchor loss with one learnt proxy per class.
 
     Args:
-        classes: Number of training classes.
-        dim: Dimension of the embeddings.
+        num_classes: Number of training classes.
+        embedding_size: Dimension of the embeddings.
+        margin: delta; 0.1 in the paper. Proxies start normal with variance 2 / classes, as in its code.
         alpha: Scale; 32 in the paper.
-        delta: Margin; 0.1 in the paper. Proxies start normal with variance 2 / classes, as in its code.
     """
 
-    def __init__(self, classes: int, dim: int, alpha: float = 32.0, delta: float = 0.1) -> None:
+    def __init__(self, num_classes: int, embedding_size: int, margin: float = 0.1, alpha: float = 32.0) -> None:
         super().__init__()
-        self.alpha, self.delta = alpha, delta
-        self.proxies = nn.Parameter(torch.randn(classes, dim) * (2 / classes) ** 0.5)
+        self.num_classes, self.embedding_size, self.margin, self.alpha = num_classes, embedding_size, margin, alpha
+        self.proxies = nn.Parameter(torch.randn(num_classes, embedding_size) * (2 / num_classes) ** 0.5)
 
-    def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
-        """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].
-
-        Raises:
-            UsageError: If embeddings or labels have another shape or dtype.
-            RecipeError: If a label is outside 0 to classes - 1.
-        """
-        check_batch(embeddings, labels, len(self.proxies))
-        scaled, proxies = self.alpha * embeddings, normalize(self.proxies, dim=1)
-        targets = self.alpha * self.delta - target_cosines(scaled, proxies, labels)
+    def compute(self, batch: Batch, tuples: None) -> Tensor:
+        """Return the loss, a scalar."""
+        scaled, proxies, labels = self.alpha * batch.rows, unit_vectors(self.proxies, batch.rows), batch.labels
+        targets = self.alpha * self.margin - target_cosines(scaled, proxies, labels)
         # A large negative number removes a proxy's own samples. With -inf the column of a class that has the whole
         # batch would have no gradient.
         masked = shift_target_logits(scaled @ proxies.T, labels, torch.finfo(targets.dtype).min / 2)
-        non_targets = masked + self.alpha * self.delta
+        non_targets = masked + self.alpha * self.margin
         return softplus(_logsumexp_by_class(targets, labels)).mean() + softplus(non_targets.logsumexp(0)).mean()
 
 

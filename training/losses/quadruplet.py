@@ -10,47 +10,46 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from training.functional import HingeLoss, Quadruplets, Triplets, check_batch, hinges, pair_distances, positive_mask
+from training.batch import Batch
+from training.functional import Quadruplets, Triplets, hinges, positive_mask
+from training.losses.base import MetricLoss
 
 
-class QuadrupletLoss(HingeLoss):
+class QuadrupletLoss(MetricLoss):
     """Triplet loss plus a second hinge that compares the positive pair with a pair of two other classes.
 
     In the code published with Roth et al. 2020, Revisiting, n' only avoids the index n and can be of any class; this is
     not copied.
 
     Args:
-        classes: Number of training classes; not used.
         margin: 0.2 in Revisiting, appendix A, with n by distance-weighted mining.
         second_margin: 0.2 in the same place.
         squared: Compare squared distances, as Chen et al. do. Revisiting and its published code do not.
     """
 
-    def __init__(self, classes: int, margin: float = 0.2, second_margin: float = 0.2, squared: bool = False) -> None:
+    tuples = Quadruplets
+
+    def __init__(self, margin: float = 0.2, second_margin: float = 0.2, *, squared: bool = False) -> None:
         super().__init__()
         self.margin, self.second_margin, self.squared = margin, second_margin, squared
 
-    def forward(self, embeddings: Tensor, labels: Tensor, tuples: Quadruplets | Triplets | None = None) -> Tensor:
-        """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].
+    def compute(self, batch: Batch, tuples: Quadruplets | Triplets | None) -> Tensor:
+        """Return the loss, a scalar.
 
         n' is drawn at random for triplets. Without tuples n is drawn too, for every ordered positive pair. A tuple for
         which the batch has no n' counts in the first mean only.
-
-        Raises:
-            UsageError: If embeddings or labels have another shape or dtype.
         """
-        check_batch(embeddings, labels)
-        a, p, n, second = tuples if isinstance(tuples, Quadruplets) else add_second_negatives(labels, tuples)
-        positive = self._distances(embeddings, a, p)
-        first = hinges(positive - self._distances(embeddings, a, n) + self.margin)
+        a, p, n, second = tuples if isinstance(tuples, Quadruplets) else add_second_negatives(batch.labels, tuples)
+        positive = self._distances(batch, a, p)
+        first = hinges(positive - self._distances(batch, a, n) + self.margin)
         has_second = second >= 0
-        gap = positive[has_second] - self._distances(embeddings, n[has_second], second[has_second])
+        gap = positive[has_second] - self._distances(batch, n[has_second], second[has_second])
         second_terms = hinges(gap + self.second_margin)
         self.last_terms = first.detach(), second_terms.detach()
         return first.mean(active_only=False) + second_terms.mean(active_only=False)
 
-    def _distances(self, embeddings: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        distances = pair_distances(embeddings, i, j)
+    def _distances(self, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
+        distances = batch.pair_distances(i, j)
         return distances.square() if self.squared else distances
 
 

@@ -12,24 +12,24 @@ from collections.abc import Sequence
 from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from training import functional
-from training.functional import check_batch, positive_mask
+from training.batch import Batch
+from training.losses.base import MetricLoss
 from zoo.errors import RecipeError
 
 CHUNK = 2**20
 """Largest number of comparisons that are held in memory."""
 
 
-class RecallAtKLoss(nn.Module):
+class RecallAtKLoss(MetricLoss):
     """One minus a smooth recall at k, averaged over the values of k and over the queries that have a positive.
 
     In the authors' code the query ranks before its own positives; this is not copied.
 
     Args:
-        classes: Number of training classes; not used.
         k: Ranks; 1 to 16 in the paper.
         recall_temperature: One number, 1 in the paper, or one per k; in the authors' code it equals k.
         rank_temperature: 0.01 in the paper.
@@ -43,7 +43,6 @@ class RecallAtKLoss(nn.Module):
 
     def __init__(
         self,
-        classes: int,
         k: Sequence[int] = (1, 2, 4, 8, 16),
         recall_temperature: float | Sequence[float] = 1.0,
         rank_temperature: float = 0.01,
@@ -59,18 +58,11 @@ class RecallAtKLoss(nn.Module):
         self.register_buffer("k", torch.tensor(k, dtype=torch.float32), persistent=False)
         self.register_buffer("recall_temperature", torch.tensor(recall_temperature), persistent=False)
 
-    def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
-        """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].
-
-        Memory is O(b^2), time O(positive pairs * b).
-
-        Raises:
-            UsageError: If embeddings or labels have another shape or dtype.
-        """
-        check_batch(embeddings, labels)
-        positive = positive_mask(labels)
+    def compute(self, batch: Batch, tuples: None) -> Tensor:
+        """Return the loss, a scalar. Memory is O(b^2), time O(positive pairs * b)."""
+        positive, labels = batch.positive, batch.labels
         queries, positives = positive.nonzero(as_tuple=True)
-        similarities = (embeddings @ embeddings.T).fill_diagonal_(-torch.inf)
+        similarities = batch.cosines().fill_diagonal_(-torch.inf)
         ranks = smooth_ranks(similarities, queries, positives, self.rank_temperature)
         within = torch.sigmoid((self.k - ranks[:, None]) / self.recall_temperature)
         recalled = within.new_zeros(len(labels), len(self.k)).index_add(0, queries, within)

@@ -9,39 +9,31 @@ i runs over the positives of the query q, z over the rest of the batch, and in r
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from training import functional
-from training.functional import check_batch, positive_mask
+from training.batch import Batch
+from training.losses.base import MetricLoss
 from training.losses.recall_at_k import smooth_ranks
 
 
-class SmoothAPLoss(nn.Module):
+class SmoothAPLoss(MetricLoss):
     """One minus a smooth average precision, averaged over the queries that have a positive.
 
     Args:
-        classes: Number of training classes; not used.
         temperature: 0.01 in the paper.
         query_counted: Rank the query itself and count it among its positives, as the authors' code does; every query
             then finds its best positive at once. The paper does not mention it.
     """
 
-    def __init__(self, classes: int, temperature: float = 0.01, query_counted: bool = False) -> None:
+    def __init__(self, temperature: float = 0.01, *, query_counted: bool = True) -> None:
         super().__init__()
         self.temperature, self.query_counted = temperature, query_counted
 
-    def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
-        """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].
-
-        Memory is O(b^2), time O(positive pairs * b).
-
-        Raises:
-            UsageError: If embeddings or labels have another shape or dtype.
-        """
-        check_batch(embeddings, labels)
-        positive = positive_mask(labels)
+    def compute(self, batch: Batch, tuples: None) -> Tensor:
+        """Return the loss, a scalar. Memory is O(b^2), time O(positive pairs * b)."""
+        positive, labels, similarities = batch.positive, batch.labels, batch.cosines()
         has_positive = positive.any(1)
-        similarities = embeddings @ embeddings.T
         if self.query_counted:
             positive = positive | torch.eye(len(labels), dtype=torch.bool, device=labels.device)
         else:

@@ -14,24 +14,24 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, linear, normalize
+from torch import Tensor
+from torch.nn.functional import linear
 
-from training.functional import check_batch
 from training.losses.arcface import add_angle
-from training.losses.proxies import class_vectors, shift_target_logits
+from training.losses.base import unit_vectors
+from training.losses.proxies import ClassificationLoss, shift_target_logits
 from zoo.errors import RecipeError
 
 
-class SubCenterArcFaceLoss(nn.Module):
+class SubCenterArcFaceLoss(ClassificationLoss):
     """ArcFace with several centres per class, of which the nearest counts, and with a margin for each class.
 
     Args:
-        classes: Number of training classes.
-        dim: Dimension of the embeddings.
-        centres: Centres per class.
+        num_classes: Number of training classes.
+        embedding_size: Dimension of the embeddings.
+        margin: Angle in degrees of the smallest class, and of all classes if they have equal sizes.
         scale: Factor of the cosines.
-        margin: Angle in radians of the smallest class, and of all classes if they have equal sizes.
+        sub_centers: Centres per class.
         least_margin: Angle of the largest class; equal to `margin`, all margins are, as in Deng et al. 2020.
         power: Exponent of the class sizes, 1/4 in Ha et al. 2020.
         class_sizes: Number of training images of each class; an empty class counts as one image. None: equal sizes.
@@ -45,48 +45,39 @@ class SubCenterArcFaceLoss(nn.Module):
 
     def __init__(
         self,
-        classes: int,
-        dim: int,
-        centres: int = 3,
+        num_classes: int,
+        embedding_size: int,
+        margin: float = 28.6,
         scale: float = 64.0,
-        margin: float = 0.5,
-        least_margin: float = 0.05,
+        sub_centers: int = 3,
+        *,
+        least_margin: float = 2.86,
         power: float = 0.25,
         class_sizes: Sequence[int] | np.ndarray | None = None,
-        start: str = "uniform",
+        start: str = "normal",
     ) -> None:
-        super().__init__()
-        if centres < 1 or not 0 <= least_margin <= margin or power < 0:
+        if sub_centers < 1 or not 0 <= least_margin <= margin or power < 0:
             raise RecipeError(
-                f"subcenter got {centres} centres, margins from {least_margin} to {margin} and power {power}; "
+                f"subcenter got {sub_centers} centres, margins from {least_margin} to {margin} and power {power}; "
                 "take 1 centre or more, a least_margin from 0 to margin, and a power of 0 or more.",
                 code="invalid-value",
             )
-        self.scale = scale
         # The first axis counts a class's centres: the greatest cosine is then taken along rows in memory.
-        self.centres = nn.Parameter(class_vectors(centres, classes, dim, start=start))
-        sizes = np.ones(classes) if class_sizes is None else np.asarray(class_sizes)
-        if sizes.shape != (classes,):
-            raise RecipeError(f"there are {len(sizes)} class sizes for {classes} classes.", code="invalid-value")
-        margins = torch.from_numpy(margins_by_size(sizes, margin, least_margin, power)).float()
+        super().__init__(num_classes, embedding_size, start, sub_centers)
+        self.margin, self.scale, self.sub_centers = margin, scale, sub_centers
+        self.least_margin, self.power = least_margin, power
+        sizes = np.ones(num_classes) if class_sizes is None else np.asarray(class_sizes)
+        if sizes.shape != (num_classes,):
+            raise RecipeError(f"there are {len(sizes)} class sizes for {num_classes} classes.", code="invalid-value")
+        margins = torch.from_numpy(np.radians(margins_by_size(sizes, margin, least_margin, power))).float()
         self.register_buffer("margins", margins, persistent=False)
 
-    def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
-        """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].
-
-        Raises:
-            UsageError: If embeddings or labels have another shape or dtype.
-            RecipeError: If a label is outside 0 to classes - 1.
-        """
-        check_batch(embeddings, labels, self.centres.shape[1])
-        return cross_entropy(self.shifted_logits(embeddings, labels), labels)
-
-    def shifted_logits(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """Return the logits [b, classes] with the margin, whose cross entropy is the loss."""
-        centres = normalize(self.centres, dim=2)
-        cosines = linear(embeddings, centres.flatten(0, 1)).unflatten(1, centres.shape[:2]).amax(1)
+    def shifted_logits(self, rows: Tensor, labels: Tensor) -> Tensor:
+        """Return the logits [b, classes] of unit rows with the margin, whose cross entropy is the loss."""
+        centres = unit_vectors(self.centres, rows)
+        cosines = linear(rows, centres.flatten(0, 1)).unflatten(1, centres.shape[:2]).amax(1)
         targets = cosines.gather(1, labels[:, None])[:, 0]
-        shift = self.scale * (add_angle(targets, self.margins[labels]) - targets)
+        shift = self.scale * (add_angle(targets, self.margins[labels].to(rows.dtype)) - targets)
         return shift_target_logits(self.scale * cosines, labels, shift)
 
 

@@ -7,46 +7,35 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from training.functional import (
-    HingeLoss,
-    Triplets,
-    check_batch,
-    distances,
-    hinges,
-    require_triplets,
-    triplet_distances,
-    triplet_hinges,
-)
+from training.batch import Batch
+from training.functional import Triplets, hinges, triplet_hinges
+from training.losses.base import MetricLoss
 
 
-class TripletMarginLoss(HingeLoss):
+class TripletMarginLoss(MetricLoss):
     """Triplet loss of Euclidean distances (Musgrave et al. 2020, DiVA) or of their squares.
 
     Args:
-        classes: Number of training classes; not used.
         margin: 0.2 in Roth et al. 2020, Revisiting, appendix A.
         squared: Compare squared distances, as in Schroff et al., Sharing Matters and the code published with
             Revisiting.
-        active_only: Average over the terms above zero only (Reality Check).
+        active_only: Average over the terms above zero only (Reality Check). False: over all (Revisiting).
     """
 
-    def __init__(self, classes: int, margin: float = 0.2, squared: bool = False, active_only: bool = False) -> None:
+    tuples = Triplets
+    joins_pairs = True
+    compares_references = True
+
+    def __init__(self, margin: float = 0.05, *, squared: bool = False, active_only: bool = True) -> None:
         super().__init__()
         self.margin, self.squared, self.active_only = margin, squared, active_only
 
-    def forward(self, embeddings: Tensor, labels: Tensor, tuples: Triplets | None = None) -> Tensor:
-        """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].
-
-        Without tuples every triplet of the batch counts.
-
-        Raises:
-            UsageError: If embeddings or labels have another shape or dtype.
-        """
-        check_batch(embeddings, labels)
+    def compute(self, batch: Batch, tuples: Triplets | None) -> Tensor:
+        """Return the loss, a scalar, over the triplets, or over all of the batch."""
         if tuples is None:
-            terms = triplet_hinges(self._power(distances(embeddings)), labels, self.margin)
+            terms = triplet_hinges(self._power(batch.distances()), batch.positive, batch.negative, self.margin)
         else:
-            positive, negative = triplet_distances(embeddings, *require_triplets(tuples))
+            positive, negative = batch.triplet_distances(tuples)
             terms = hinges(self._power(positive) - self._power(negative) + self.margin)
         self.last_terms = (terms.detach(),)
         return terms.mean(self.active_only)

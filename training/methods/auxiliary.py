@@ -19,6 +19,7 @@ from training.functional import Triplets
 from training.losses.dance import DaNCELoss
 from training.methods.base import ExtractFeatures, Miner, Minibatch, objective_loss, takes_tuples
 from training.methods.clustering import Momentum, cluster
+from training.miners.base import mine_unit_rows
 from training.miners.distance_weighted import DistanceWeightedMiner
 from training.miners.inter_class import InterClassMiner
 from training.miners.intra_class import IntraClassMiner
@@ -187,9 +188,7 @@ class MomentumContrast(Auxiliary):
         super().__init__()
         if queue_batches < 1:
             raise RecipeError(f"queue_batches is {queue_batches!r}; it must be 1 or more.", code="invalid-value")
-        self.contrast = DaNCELoss(
-            classes, temperature, weighted=weighted, with_positive=with_positive, published=published
-        )
+        self.contrast = DaNCELoss(temperature, weighted=weighted, with_positive=with_positive, published=published)
         self.trunk, self.head, self.seed = Momentum(trunk, momentum), Momentum(head, momentum), seed
         self.register_buffer("queue", torch.zeros(queue_batches * batch_size, head.out_features))
         self.register_buffer("pointer", torch.tensor(0))
@@ -304,7 +303,9 @@ class IntraClassFeatures(Auxiliary):
             RecipeError: If no class of the batch has three samples.
         """
         labels = _mark_repeats(batch.labels, batch.samples)
-        return objective_loss(self.objective, lambda unit, _: self.miner(unit, labels), raw, batch.labels)
+        return objective_loss(
+            self.objective, lambda unit, _: mine_unit_rows(self.miner, unit, labels), raw, batch.labels
+        )
 
 
 def _triplet_loss(create_loss: CreateLoss, dim: int, task: str) -> nn.Module:
@@ -321,9 +322,10 @@ def _triplet_loss(create_loss: CreateLoss, dim: int, task: str) -> nn.Module:
 
 def _permuted_label_triplets(embeddings: Tensor, labels: Tensor) -> Triplets:
     """Return the published code's distance-weighted triplets by permuted labels: one per anchor, of any distance."""
-    return DistanceWeightedMiner(farthest=None, one_positive=True)(
-        embeddings, labels[torch.randperm(len(labels), device=labels.device)]
-    )
+    permuted = labels[torch.randperm(len(labels), device=labels.device)]
+    miner = DistanceWeightedMiner(nonzero_loss_cutoff=None, one_positive=True)
+    triplets: Triplets = mine_unit_rows(miner, embeddings, permuted)
+    return triplets
 
 
 def _mark_repeats(labels: Tensor, samples: Tensor) -> Tensor:

@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from types import NoneType
-from typing import Any, get_args, get_type_hints
+from inspect import isfunction
+from typing import Any, get_type_hints
 
 import numpy as np
 import torch
@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout, normalize
 
 from training.functional import Pairs, Triplets
+from training.losses.base import MetricLoss, accepted_tuples
+from training.miners.base import BaseMiner, mine_unit_rows
 from training.miners.rho import RhoMiner
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import RecipeError
@@ -232,7 +234,8 @@ def objective_loss(loss: nn.Module, miner: Miner | None, raw: Tensor, labels: Te
     """Return the loss of embeddings over the tuples that the miner finds.
 
     Args:
-        loss: Receives unit embeddings, or raw ones if it is defined on these.
+        loss: One of ours, which scales embeddings itself if it is defined on unit ones; or any other, which receives
+            unit embeddings.
         miner: Receives unit embeddings without gradient; None: the loss receives no tuples.
         raw: Embeddings [b, d], not normalised.
         labels: int64 [b].
@@ -240,15 +243,21 @@ def objective_loss(loss: nn.Module, miner: Miner | None, raw: Tensor, labels: Te
     Returns:
         A scalar.
     """
-    unit = normalize(raw, dim=1)
-    tuples = miner(unit.detach(), labels) if miner else None
-    value: Tensor = loss(unit if takes_unit_rows(loss) else raw, labels, tuples)
+    arguments = (mine_unit_rows(miner, normalize(raw.detach(), dim=1), labels),) if miner is not None else ()
+    value: Tensor = loss(loss_rows(loss, raw), labels, *arguments)
     return value
 
 
+def loss_rows(loss: nn.Module, raw: Tensor) -> Tensor:
+    """Return the rows [b, d] to call a loss with: raw ones if it scales them itself, or is defined on these."""
+    if isinstance(loss, MetricLoss) and not loss.embeddings_are_scaled:
+        return raw
+    return normalize(raw, dim=1) if takes_unit_rows(loss) else raw
+
+
 def takes_unit_rows(loss: nn.Module) -> bool:
-    """Return whether the loss is defined on unit embeddings; its attribute `normalised` says so."""
-    return getattr(loss, "normalised", True)
+    """Return whether the loss is defined on unit embeddings; a loss that is not ours gets these."""
+    return getattr(loss, "normalize_embeddings", True)
 
 
 def embed(heads: nn.ModuleDict, features: Tensor) -> Tensor:
@@ -285,30 +294,13 @@ def takes_tuples(loss: nn.Module, tuples: type) -> bool:
     return tuples in accepted_tuples(type(loss))
 
 
-def accepted_tuples(loss: type[nn.Module]) -> list[type]:
-    """Return the kinds of tuples that losses of this class accept: the annotation of their argument `tuples`.
-
-    Raises:
-        RecipeError: If the class lacks that annotation.
-    """
-    hints = get_type_hints(loss.forward)
-    if "tuples" not in hints:
-        raise RecipeError(
-            f"{loss.__name__}.forward does not say which mined tuples it accepts. Annotate its argument: "
-            "tuples: Triplets | None = None (training.functional), or tuples: None = None if it accepts none.",
-            code="conflicting-settings",
-        )
-    return [kind for kind in get_args(hints["tuples"]) if kind is not NoneType]
-
-
-def mined_tuples(miner: Any) -> type:
-    """Return the kind of tuples that a miner returns: the annotation of its `__call__`, and for rho that of the wrapped
-    miner.
-    """
+def mined_tuples(miner: Any) -> type | None:
+    """Return the kind of tuples that a miner says it returns, of rho that of the wrapped miner; None: it says none."""
     if isinstance(miner, RhoMiner):
         return mined_tuples(miner.miner)
-    kind: type = get_type_hints(type(miner).__call__)["return"]
-    return kind
+    function = miner.mine if isinstance(miner, BaseMiner) else miner if isfunction(miner) else type(miner).__call__
+    kind = get_type_hints(function).get("return")
+    return kind if kind in (Triplets, Pairs) else None
 
 
 def _listed(names: Iterable[str]) -> str:

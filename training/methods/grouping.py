@@ -10,6 +10,7 @@ from training.functional import Pairs, Triplets
 from training.methods.base import ExtractFeatures, Miner, Minibatch
 from training.methods.clustering import cluster, standardise
 from training.miners import create_miner
+from training.miners.base import mine_unit_rows
 from zoo.errors import RecipeError
 
 
@@ -135,7 +136,7 @@ class SharedTriplets(nn.Module):
         labels = self._labels(batch)
 
         def mine(unit: Tensor, _: Tensor) -> Triplets | Pairs:
-            tuples = self.base_miner(unit, labels)
+            tuples: Triplets | Pairs = mine_unit_rows(self.base_miner, unit, labels)
             if self.all_negatives and isinstance(tuples, Triplets):
                 return _with_all_negatives(tuples, labels)
             return tuples

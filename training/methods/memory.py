@@ -16,11 +16,12 @@ from training.methods.base import (
     Miner,
     Minibatch,
     embed,
+    loss_rows,
     objective_loss,
     require_at_most_one_head,
     takes_tuples,
-    takes_unit_rows,
 )
+from training.miners.base import mine_unit_rows
 from zoo.errors import RecipeError
 
 
@@ -76,6 +77,7 @@ class CrossBatchMemory(Method):
             )
         _check_tuples(loss, miner)
         self.heads, self.objective, self.miner = heads, loss, miner
+        loss.embeddings_are_scaled = True  # those of the queue are
         self.size, self.weight, self.warmup = size, weight, warmup
         self.register_buffer("embeddings", torch.zeros(size, dim))
         self.register_buffer("labels", torch.zeros(size, dtype=torch.int64))
@@ -93,16 +95,16 @@ class CrossBatchMemory(Method):
     def end_step(self, batch: Minibatch) -> None:
         if batch.epoch >= self.warmup:
             with torch.no_grad():
-                self._enqueue(self._loss_rows(embed(self.heads, batch.features)), batch.labels)
+                self._enqueue(loss_rows(self.objective, embed(self.heads, batch.features)), batch.labels)
 
     def _against_memory(self, raw: Tensor, labels: Tensor) -> Tensor:
         filled = int(self.filled)
-        rows = torch.cat([self._loss_rows(raw), self.embeddings[:filled].to(raw.dtype)])
+        rows = torch.cat([loss_rows(self.objective, raw), self.embeddings[:filled].to(raw.dtype)])
         classes = torch.cat([labels, self.labels[:filled]])
         if self.miner is None:
             tuples: Triplets | Pairs = all_pairs(classes, len(labels))
         else:
-            tuples = restrict_anchors(self.miner(normalize(rows.detach(), dim=1), classes), len(labels))
+            tuples = restrict_anchors(mine_unit_rows(self.miner, normalize(rows.detach(), dim=1), classes), len(labels))
         value: Tensor = self.objective(rows, classes, tuples)
         return value
 
@@ -113,10 +115,6 @@ class CrossBatchMemory(Method):
         self.labels[positions] = labels
         self.position.copy_((self.position + len(labels)) % self.size)
         self.filled.copy_((self.filled + len(labels)).clamp(max=self.size))
-
-    def _loss_rows(self, raw: Tensor) -> Tensor:
-        """Return the rows on which the loss is defined: unit embeddings, or raw ones."""
-        return normalize(raw, dim=1) if takes_unit_rows(self.objective) else raw
 
 
 def all_pairs(labels: Tensor, anchors: int) -> Pairs:

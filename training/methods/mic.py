@@ -105,11 +105,12 @@ class MIC(Method):
         self.heads, self.miner, self.seed = heads, miner, seed
         self.weight, self.probability = decorrelation, auxiliary_probability
         self.auxiliary = nn.Linear(features, dim)
-        sizes = {"classes": groups, "dim": dim}
+        sizes = {"num_classes": groups, "embedding_size": dim}
         group_loss: nn.Module = construct(LOSSES, "loss", auxiliary_loss, auxiliary_loss_args or {}, sizes)
-        if miner is not None and not takes_tuples(group_loss, mined_tuples(miner)):
+        mined = None if miner is None else mined_tuples(miner)
+        if mined is not None and not takes_tuples(group_loss, mined):
             raise RecipeError(
-                f"auxiliary_loss {auxiliary_loss!r} does not accept the {mined_tuples(miner).__name__.lower()} of the "
+                f"auxiliary_loss {auxiliary_loss!r} does not accept the {mined.__name__.lower()} of the "
                 "recipe's miner; choose another loss.",
                 code="conflicting-settings",
             )

@@ -116,7 +116,7 @@ class Sharing(Method):
         if "discriminative" in self.tasks:
             self.losses["discriminative"] = create_loss(dims["discriminative"])
         if "shared" in self.tasks:
-            sizes = {"classes": classes, "dim": dims["shared"]}
+            sizes = {"num_classes": classes, "embedding_size": dims["shared"]}
             loss, usual = _shared_loss(create_loss, shared_loss, shared_loss_args, sizes)
             self.losses["shared"] = loss
             if triplets == "unconstrained" and usual == "distance-weighted":
@@ -174,7 +174,7 @@ def _shared_loss(
     if name is None:
         if args is not None:
             raise RecipeError("shared_loss_args need a shared_loss; name it.", code="option-without-effect")
-        loss = create_loss(sizes["dim"])
+        loss = create_loss(sizes["embedding_size"])
         if takes_tuples(loss, Triplets):
             return loss, _usual_negatives(loss)
         return construct(LOSSES, "loss", "triplet", {"squared": True}, sizes), "semihard"

@@ -39,6 +39,7 @@ class SiMix(Method):
                 "objective.loss=recall.",
                 code="conflicting-settings",
             )
+        loss.embeddings_are_scaled = True  # a virtual sample is not scaled
         self.heads, self.objective = heads, loss
 
     def loss(self, batch: Minibatch) -> dict[str, Tensor]:
@@ -48,7 +49,7 @@ class SiMix(Method):
         share = torch.rand(len(first), 1).to(rows)
         virtual = share * rows[first] + (1 - share) * rows[second]
         labels = torch.cat([batch.labels, batch.labels[first]])
-        return {"loss": self.objective(torch.cat([rows, virtual]), labels, None)}
+        return {"loss": self.objective(torch.cat([rows, virtual]), labels)}
 
 
 def positive_pairs(labels: Tensor) -> tuple[Tensor, Tensor]:

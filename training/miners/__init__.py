@@ -13,20 +13,36 @@ from typing import Any
 
 from training.construction import ClassTable, construct
 
+__all__ = [
+    "BatchHardMiner",
+    "DistanceWeightedMiner",
+    "InterClassMiner",
+    "IntraClassMiner",
+    "MultiSimilarityMiner",
+    "RandomMiner",
+    "RhoMiner",
+    "SemihardMiner",
+    "SofthardMiner",
+    "TripletMarginMiner",
+]
+
 MINERS = ClassTable(
     __name__,
     {
         "random": "random:RandomMiner",
         "semihard": "semihard:SemihardMiner",
         "softhard": "softhard:SofthardMiner",
-        "hard": "hard:HardMiner",
+        "hard": "hard:BatchHardMiner",
         "distance-weighted": "distance_weighted:DistanceWeightedMiner",
         "ms": "multi_similarity:MultiSimilarityMiner",
         "inter-class": "inter_class:InterClassMiner",
         "intra-class": "intra_class:IntraClassMiner",
         "rho": "rho:RhoMiner",
+        "triplet-margin": "triplet_margin:TripletMarginMiner",
     },
+    others=["triplet_margin:TripletMarginMiner"],
 )
+__getattr__ = MINERS.class_named
 
 
 def create_miner(name: str, args: Mapping[str, Any]) -> Any:

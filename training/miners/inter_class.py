@@ -6,9 +6,10 @@ Anchor, positive and negative are of three different classes.
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
-from training.functional import Triplets, check_batch, draw_columns, fall_back, negative_mask, unit_distances
+from training.batch import Batch
+from training.functional import Triplets, draw_columns, fall_back, unit_distances
+from training.miners.base import BaseMiner
 from training.miners.distance_weighted import DistanceWeightedMiner
 from training.miners.semihard import semihard_mask
 from zoo.errors import RecipeError
@@ -16,7 +17,7 @@ from zoo.errors import RecipeError
 POSITIVES, NEGATIVES = ("distance-weighted", "random", "nearest"), ("distance-weighted", "semihard", "random")
 
 
-class InterClassMiner:
+class InterClassMiner(BaseMiner):
     """One triplet of three classes per anchor, from which features that classes share are learnt.
 
     With one class per sample the triplets have no constraints (Sharing Matters, table 8a).
@@ -25,20 +26,22 @@ class InterClassMiner:
         positive: Draw from another class: "distance-weighted" (algorithm 1), "random", or "nearest", the set-up
             "min d(a, p)" of table 8a.
         negative: Draw from the remaining classes: "distance-weighted" (algorithm 1), "semihard" or "random" (table 8b).
-        nearest: Smallest distance of distance-weighted sampling.
-        farthest: Largest distance of distance-weighted sampling.
+        cutoff: Smallest distance of distance-weighted sampling.
+        nonzero_loss_cutoff: Largest distance of distance-weighted sampling.
         margin: Width of the semihard band.
 
     Raises:
         RecipeError: If positive or negative is unknown.
     """
 
+    compares_references = False
+
     def __init__(
         self,
         positive: str = "distance-weighted",
         negative: str = "distance-weighted",
-        nearest: float = 0.5,
-        farthest: float | None = 1.4,
+        cutoff: float = 0.5,
+        nonzero_loss_cutoff: float | None = 1.4,
         margin: float = 0.2,
     ) -> None:
         for kind, value, names in (("positive", positive, POSITIVES), ("negative", negative, NEGATIVES)):
@@ -48,30 +51,25 @@ class InterClassMiner:
                     code="unknown-name",
                 )
         self.positive, self.negative, self.margin = positive, negative, margin
-        self.distance_weighted = DistanceWeightedMiner(nearest, farthest)
+        self.cutoff, self.nonzero_loss_cutoff = cutoff, nonzero_loss_cutoff
+        self.distance_weighted = DistanceWeightedMiner(cutoff, nonzero_loss_cutoff)
 
-    def __call__(self, embeddings: Tensor, labels: Tensor) -> Triplets:
-        """Return triplets of unit embeddings [b, d] with labels int64 [b]; none for a batch of fewer than three
-        classes.
-
-        Raises:
-            UsageError: If embeddings or labels have another shape or dtype.
-        """
-        check_batch(embeddings, labels)
+    def mine(self, batch: Batch) -> Triplets:
+        """Return one triplet per anchor; none for a batch of fewer than three classes."""
+        labels, other_class = batch.labels, batch.negative
         anchors = torch.arange(len(labels), device=labels.device)
         if len(labels.unique()) < 3:
             return Triplets(anchors[:0], anchors[:0], anchors[:0])
-        other_class = negative_mask(labels)
-        distances = unit_distances(embeddings.detach().float())
+        distances = unit_distances(batch.rows)
         if self.positive == "distance-weighted":
-            positives = draw_columns(self.distance_weighted.weights(embeddings, other_class), anchors)
+            positives = draw_columns(self.distance_weighted.weights(batch.rows, other_class), anchors)
         elif self.positive == "nearest":
             positives = distances.masked_fill(~other_class, torch.inf).argmin(1)
         else:
             positives = draw_columns(other_class, anchors)
         remaining = other_class & (labels != labels[positives][:, None])
         if self.negative == "distance-weighted":
-            weights = self.distance_weighted.weights(embeddings, remaining)
+            weights = self.distance_weighted.weights(batch.rows, remaining)
         elif self.negative == "semihard":
             semihard = semihard_mask(distances, distances.gather(1, positives[:, None]), self.margin)
             weights = fall_back(remaining & semihard, remaining)

@@ -5,14 +5,14 @@ Anchor, positive and negative are three different samples of one class.
 
 from __future__ import annotations
 
-from torch import Tensor
-
-from training.functional import Triplets, check_batch, draw_columns, positive_mask
+from training.batch import Batch
+from training.functional import Triplets, draw_columns
+from training.miners.base import BaseMiner
 from training.miners.distance_weighted import DistanceWeightedMiner
 from zoo.errors import RecipeError
 
 
-class IntraClassMiner:
+class IntraClassMiner(BaseMiner):
     """One triplet within its class per anchor, from which differences within classes are learnt.
 
     The positive is random. The paper demands draws by distance of the shared triplets, and follows "a similar
@@ -20,23 +20,23 @@ class IntraClassMiner:
 
     Args:
         by_distance: Draw the negative by distance; False: evenly.
-        nearest: Smallest distance of distance-weighted sampling.
-        farthest: Largest distance of distance-weighted sampling.
+        cutoff: Smallest distance of distance-weighted sampling.
+        nonzero_loss_cutoff: Largest distance of distance-weighted sampling.
     """
 
-    def __init__(self, by_distance: bool = True, nearest: float = 0.5, farthest: float | None = 1.4) -> None:
-        self.by_distance, self.distance_weighted = by_distance, DistanceWeightedMiner(nearest, farthest)
+    compares_references = False
 
-    def __call__(self, embeddings: Tensor, labels: Tensor) -> Triplets:
-        """Return triplets of unit embeddings [b, d] with labels int64 [b]; none for anchors of a class with fewer than
-        three.
+    def __init__(self, by_distance: bool = True, cutoff: float = 0.5, nonzero_loss_cutoff: float | None = 1.4) -> None:
+        self.by_distance, self.cutoff, self.nonzero_loss_cutoff = by_distance, cutoff, nonzero_loss_cutoff
+        self.distance_weighted = DistanceWeightedMiner(cutoff, nonzero_loss_cutoff)
+
+    def mine(self, batch: Batch) -> Triplets:
+        """Return one triplet per anchor; none for anchors of a class with fewer than three samples.
 
         Raises:
-            UsageError: If embeddings or labels have another shape or dtype.
             RecipeError: If no class of the batch has three samples.
         """
-        check_batch(embeddings, labels)
-        same = positive_mask(labels)
+        same = batch.positive.clone()
         anchors = (same.sum(1) >= 2).nonzero()[:, 0]
         if len(anchors) == 0:
             raise RecipeError(
@@ -46,5 +46,5 @@ class IntraClassMiner:
             )
         positives = draw_columns(same, anchors)
         same[anchors, positives] = False
-        weights = self.distance_weighted.weights(embeddings, same) if self.by_distance else same
+        weights = self.distance_weighted.weights(batch.rows, same) if self.by_distance else same
         return Triplets(anchors, positives, draw_columns(weights, anchors))

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+from training.batch import Batch
+from training.functional import Triplets, draw_columns, rows_with_all
+from training.miners.base import BaseMiner
 
-from training.functional import Triplets, check_batch, draw_columns, negative_mask, positive_mask, rows_with_all
 
-
-class RandomMiner:
+class RandomMiner(BaseMiner):
     """One triplet per anchor: any positive, any negative."""
 
-    def __call__(self, embeddings: Tensor, labels: Tensor) -> Triplets:
-        """Return triplets for labels int64 [b]; embeddings [b, d] are not used.
-
-        Raises:
-            UsageError: If embeddings or labels have another shape or dtype.
-        """
-        check_batch(embeddings, labels)
-        positives, negatives = positive_mask(labels), negative_mask(labels)
-        anchors = rows_with_all(positives, negatives)
-        return Triplets(anchors, draw_columns(positives, anchors), draw_columns(negatives, anchors))
+    def mine(self, batch: Batch) -> Triplets:
+        """Return one triplet of each anchor that has a positive and a negative; the rows do not matter."""
+        anchors = rows_with_all(batch.positive, batch.negative)
+        return Triplets(anchors, draw_columns(batch.positive, anchors), draw_columns(batch.negative, anchors))

@@ -6,16 +6,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from training.functional import Pairs, Triplets, draw_columns, positive_mask
+from training.batch import Batch, read_tuples
+from training.functional import Pairs, Triplets, draw_columns
+from training.miners.base import BaseMiner
 from training.miners.distance_weighted import DistanceWeightedMiner
 from zoo.errors import RecipeError
 
 
-class RhoMiner:
+class RhoMiner(BaseMiner):
     """Tuples of another miner whose negative is exchanged for the positive with some probability.
 
     Such a triplet (a, p, p) pushes samples of one class apart, against too strong a compression. In the triplet and SNR
@@ -35,24 +38,23 @@ class RhoMiner:
         RecipeError: If the probability is outside 0 to 1.
     """
 
+    compares_references = False
+
     def __init__(
         self,
         probability: float,
-        miner: Callable[[Tensor, Tensor], Triplets | Pairs] | None = None,
+        miner: Callable[..., Any] | None = None,
         published: bool = False,
     ) -> None:
         if not 0 <= probability <= 1:
             raise RecipeError(f"the probability of rho is {probability}; it must be from 0 to 1.", code="invalid-value")
         self.probability, self.miner, self.published = probability, miner or DistanceWeightedMiner(), published
 
-    def __call__(self, embeddings: Tensor, labels: Tensor) -> Triplets | Pairs:
-        """Return tuples of unit embeddings [b, d] with labels int64 [b], of the kind that the wrapped miner returns.
-
-        Raises:
-            UsageError: If embeddings or labels have another shape or dtype.
-        """
-        tuples = self.miner(embeddings, labels)
-        return self._exchange_pairs(tuples, labels) if isinstance(tuples, Pairs) else self._exchange_triplets(tuples)
+    def mine(self, batch: Batch) -> Triplets | Pairs:
+        """Return tuples of the kind that the wrapped miner returns."""
+        own = isinstance(self.miner, BaseMiner)
+        tuples = read_tuples(self.miner.mine(batch) if own else self.miner(batch.rows, batch.labels))
+        return self._exchange_pairs(tuples, batch) if isinstance(tuples, Pairs) else self._exchange_triplets(tuples)
 
     def _exchange_triplets(self, triplets: Triplets) -> Triplets:
         anchors, positives, negatives = triplets
@@ -60,8 +62,8 @@ class RhoMiner:
         new_positives = torch.where(exchanged, anchors, positives) if self.published else positives
         return Triplets(anchors, new_positives, torch.where(exchanged, positives, negatives))
 
-    def _exchange_pairs(self, pairs: Pairs, labels: Tensor) -> Pairs:
-        same = positive_mask(labels)
+    def _exchange_pairs(self, pairs: Pairs, batch: Batch) -> Pairs:
+        same = batch.positive
         exchanged = self._choose(pairs.anchors_n) & same.any(1)[pairs.anchors_n]
         negatives = pairs.negatives.clone()
         negatives[exchanged] = draw_columns(same, pairs.anchors_n[exchanged])

@@ -8,19 +8,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from training.functional import (
-    Triplets,
-    check_batch,
-    draw_columns,
-    fall_back,
-    negative_mask,
-    positive_mask,
-    rows_with_all,
-    unit_distances,
-)
+from training.batch import Batch
+from training.functional import Triplets, draw_columns, fall_back, rows_with_all, unit_distances
+from training.miners.base import BaseMiner
 
 
-class SemihardMiner:
+class SemihardMiner(BaseMiner):
     """One triplet per anchor: any positive and a semihard negative, or any negative if there is no semihard one.
 
     Args:
@@ -30,19 +23,13 @@ class SemihardMiner:
     def __init__(self, margin: float = 0.2) -> None:
         self.margin = margin
 
-    def __call__(self, embeddings: Tensor, labels: Tensor) -> Triplets:
-        """Return triplets of unit embeddings [b, d] with labels int64 [b].
-
-        Raises:
-            UsageError: If embeddings or labels have another shape or dtype.
-        """
-        check_batch(embeddings, labels)
-        positives, negatives = positive_mask(labels), negative_mask(labels)
-        anchors = rows_with_all(positives, negatives)
-        partners = draw_columns(positives, anchors)
-        distances, negatives = unit_distances(embeddings.detach().float())[anchors], negatives[anchors]
+    def mine(self, batch: Batch) -> Triplets:
+        """Return one triplet of each anchor that has a positive and a negative."""
+        anchors = rows_with_all(batch.positive, batch.negative)
+        partners = draw_columns(batch.positive, anchors)
+        distances, negatives = unit_distances(batch.rows, batch.others)[anchors], batch.negative[anchors]
         semihard = negatives & semihard_mask(distances, distances.gather(1, partners[:, None]), self.margin)
-        rows = torch.arange(len(anchors), device=labels.device)
+        rows = torch.arange(len(anchors), device=anchors.device)
         return Triplets(anchors, partners, draw_columns(fall_back(semihard, negatives), rows))
 
 

@@ -1,15 +1,13 @@
 """Recipes of Reality Check: fourteen losses with the best values of its search on each data set (tables 3 to 5).
 
 The values are published in the authors' benchmark repository (KevinMusgrave/powerful-benchmarker, docs/papers/mlrc.md)
-in the conventions of pytorch-metric-learning at that time. They are converted here: angles to radians; ProxyNCA's scale
-multiplies the squared distance there and the vectors here; SoftTriple's regulariser is a mean over pairs there and half
-of it here. Class vectors start as they did there, because their rates were searched with that start: from N(0, 1), and
-for SoftTriple uniform (Kaiming).
+in the conventions of pytorch-metric-learning, which are those of our losses, with one exception: SoftTriple's
+regulariser is a mean over pairs there and half of it here. Class vectors start as they did there, because their rates
+were searched with that start: from N(0, 1), and for SoftTriple uniform (Kaiming).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -97,14 +95,14 @@ def rows(i: int) -> dict[str, ObjectiveSettings]:
     miner: dict[str, Any] = {"miner": "ms", "miner_args": {"epsilon": (0.39, 0.72, 0.34)[i]}}
     return {
         "contrastive": _active(
-            plain("contrastive", positive_margin=(-0.2, 0.2652, 0.285), negative_margin=(0.3841, 0.5409, 0.513))
+            plain("contrastive", pos_margin=(-0.2, 0.2652, 0.285), neg_margin=(0.3841, 0.5409, 0.513))
         ),
         "triplet": _active(plain("triplet", margin=(0.0961, 0.119, 0.0451))),
         "ntxent": plain("ntxent", temperature=(0.0091, 0.0219, 0.0002)),
         "proxynca": proxies(
             "proxynca",
             (6.04e-3, 4.43e-3, 5.28e-4),
-            scale=_roots(13.98, 7.97, 10.73),
+            softmax_scale=(13.98, 7.97, 10.73),
             positive_in_denominator=(True, True, True),
         ),
         "margin": betas(
@@ -118,14 +116,14 @@ def rows(i: int) -> dict[str, ObjectiveSettings]:
             "cosface", (2.53e-3, 7.41e-3, 2.16e-3), margin=(0.6182, 0.4324, 0.3364), scale=(100.0, 161.5, 100.0)
         ),
         "arcface": proxies(
-            "arcface", (5.13e-3, 7.39e-6, 2.01e-3), margin=_radians(23.22, 20.52, 18.63), scale=(100.0, 49.5, 220.3)
+            "arcface", (5.13e-3, 7.39e-6, 2.01e-3), margin=(23.22, 20.52, 18.63), scale=(100.0, 49.5, 220.3)
         ),
-        "fastap": plain("fastap", bins=(17, 27, 16)),
+        "fastap": plain("fastap", num_bins=(17, 27, 16)),
         "snr": _active(
             plain(
                 "snr-contrastive",
-                positive_margin=(0.3264, 0.167, 0.3759),
-                negative_margin=(0.8446, 0.9337, 1.0831),
+                pos_margin=(0.3264, 0.167, 0.3759),
+                neg_margin=(0.8446, 0.9337, 1.0831),
                 nu=(0.1382, 0.0, 0.0),
             )
         ),
@@ -136,11 +134,11 @@ def rows(i: int) -> dict[str, ObjectiveSettings]:
             "softtriple",
             (5.37e-5, 1.4e-4, 8.68e-5),
             "kaiming",
-            scale=(78.02, 17.69, 100.0),
+            la=(78.02, 17.69, 100.0),
             gamma=(58.95, 19.18, 47.9),
             tau=(2 * 0.3754, 2 * 0.0669, 0.0),
-            delta=(0.4307, 0.3588, 0.3145),
-            centres=(10, 10, 1),
+            margin=(0.4307, 0.3588, 0.3145),
+            centers_per_class=(10, 10, 1),
         ),
     }
 
@@ -149,13 +147,3 @@ def _active(settings: ObjectiveSettings) -> ObjectiveSettings:
     """Return the settings with means over the terms above zero, as that library takes them."""
     args = {**settings.objective.loss_args, "active_only": True}
     return replace(settings, objective=replace(settings.objective, loss_args=args))
-
-
-def _roots(*scales: float) -> Three:
-    a, b, c = (math.sqrt(scale) for scale in scales)
-    return a, b, c
-
-
-def _radians(*degrees: float) -> Three:
-    a, b, c = (math.radians(angle) for angle in degrees)
-    return a, b, c

@@ -117,7 +117,7 @@ def _departures(dataset: str, objective: Objective) -> Iterator[str]:
 
 def _adapted(dataset: str, objective: Objective) -> Objective:
     if dataset == "sop" and objective.loss == "histogram":
-        return replace(objective, loss_args={"nodes": 11})
+        return replace(objective, loss_args={"n_bins": 10})
     return objective
 
 

@@ -110,9 +110,7 @@ def memory(method: str, dataset: str) -> Recipe:
     """Return the recipe of `zoo train xbm-conv4-glyphs`, or of another data set: cross-batch memory of the contrastive
     loss.
     """
-    settings = ObjectiveSettings(
-        Objective("contrastive", method="cross-batch-memory", loss_args={"negative_margin": 0.5})
-    )
+    settings = ObjectiveSettings(Objective("contrastive", method="cross-batch-memory", loss_args={"neg_margin": 0.5}))
     return _twin(method, dataset, settings, (WANG_2020,))
 
 

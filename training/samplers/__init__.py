@@ -1,27 +1,24 @@
 """Batch samplers by name.
 
-`training.build` constructs a sampler with those of `labels` int64 [n], `size`, `per_class`, `seed` and `dim` that it
-has parameters for, and with the recipe's `batch.args`. A sampler that chooses by embeddings has an array `memory`,
-float32 [n, dim]. The training loop writes into it the embeddings of all samples at first, and those of a batch after
-each step; it is part of the checkpoint.
+`training.build` constructs a sampler with those of `labels` int64 [n], `batch_size`, `samples_per_class`, `seed` and
+`embedding_size` that it has parameters for, and with the recipe's `batch.args`. A sampler that chooses by embeddings
+has an array `memory`, float32 [n, d]. The training loop writes into it the embeddings of all samples at first, and
+those of a batch after each step; it is part of the checkpoint.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Protocol
-
-import numpy as np
-
 from training.construction import ClassTable
 
-
-class Sampler(Protocol):
-    """Source of batches. They depend only on the arguments, the epoch and the memory, if there is one."""
-
-    def epoch(self, number: int, batches: int) -> Iterator[np.ndarray]:
-        """Yield `batches` index arrays, int64 [size], of epoch `number`."""
-
+__all__ = [
+    "DDM",
+    "FRD",
+    "SPC",
+    "SPCR",
+    "ClassWeighted",
+    "GreedyCoreset",
+    "MPerClassSampler",
+]
 
 SAMPLERS = ClassTable(
     __name__,
@@ -34,4 +31,6 @@ SAMPLERS = ClassTable(
         "ddm": "distribution_matching:DDM",
         "frd": "distribution_matching:FRD",
     },
+    others=["m_per_class:MPerClassSampler"],
 )
+__getattr__ = SAMPLERS.class_named

@@ -8,34 +8,30 @@ DDM compares distributions of pairwise distances, FRD Gaussians by their Frechet
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from abc import abstractmethod
+from collections.abc import Iterator
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from training.samplers.classes import ClassIndex
+from training.samplers.base import ClassSampler, Labels
 from zoo.errors import RecipeError
 
-Mismatch = Callable[[Tensor, Tensor], Tensor]
 
-
-class DistributionMatching:
+class DistributionMatching(ClassSampler):
     """Batches chosen among `candidates` SPC batches: the one whose embeddings are most similar to a random pool's.
 
-    `memory`, float32 [n, dim], has the current embeddings of all samples; the training loop writes them. The paper
-    draws the candidates from the pool. Here they are drawn from all samples, because a random pool of SOP has too few
+    `memory` has the current embeddings of all samples; the training loop writes them. The paper draws the candidates
+    from the pool. Here they are drawn from all samples, because a random pool of SOP has too few
     pairs of one class.
 
     Args:
-        mismatch: Function of the pool's embeddings [p, d] and those of the candidates [c, b, d] that returns [c], lower
-            for more similar ones.
-        labels: int64 [n].
-        size: Samples per batch.
-        per_class: Samples of each class.
+        labels: Classes of the samples, whole numbers [n].
+        batch_size: Samples per batch.
+        samples_per_class: Samples of each class.
+        embedding_size: Dimension of the embeddings.
         seed: Seed of the draws.
-        dim: Dimension of the embeddings.
         pool: Samples in the pool, at least 2.
         candidates: Batches to choose from, at least 1.
 
@@ -45,29 +41,37 @@ class DistributionMatching:
 
     def __init__(
         self,
-        mismatch: Mismatch,
-        labels: np.ndarray,
-        size: int,
-        per_class: int,
-        seed: int,
-        dim: int,
+        labels: Labels,
+        batch_size: int,
+        samples_per_class: int,
+        embedding_size: int,
+        seed: int = 0,
+        *,
         pool: int = 512,
         candidates: int = 10,
     ) -> None:
-        self.mismatch, self.classes = mismatch, ClassIndex(labels)
-        self.classes_per_batch = self.classes.classes_per_batch(size, per_class)
+        super().__init__(labels, batch_size, samples_per_class, seed)
         if pool < 2 or candidates < 1:
             raise RecipeError(
                 f"the sampler got pool {pool} and candidates {candidates}; it needs a pool of at least 2 samples and "
                 "at least 1 candidate.",
                 code="invalid-value",
             )
-        self.per_class, self.seed, self.pool, self.candidates = per_class, seed, min(pool, len(labels)), candidates
-        self.memory = np.zeros((len(labels), dim), np.float32)
+        self.pool, self.candidates = min(pool, len(labels)), candidates
+        self.memory = np.zeros((len(labels), embedding_size), np.float32)
+
+    @abstractmethod
+    def mismatch(self, pool: Tensor, batches: Tensor) -> Tensor:
+        """Return a number for each candidate, [c], lower for more similar ones.
+
+        Args:
+            pool: Embeddings of the pool [p, d].
+            batches: Those of the candidates [c, b, d].
+        """
 
     def epoch(self, number: int, batches: int) -> Iterator[np.ndarray]:
-        """Yield `batches` index arrays, int64 [size], of epoch `number`."""
-        draw = np.random.default_rng((self.seed, number))
+        """Yield `batches` index arrays, int64 [batch_size], of epoch `number`."""
+        draw = self.draw(number)
         for _ in range(batches):
             pool = draw.choice(len(self.classes.class_of), self.pool, replace=False)
             candidates = self._candidates(draw)
@@ -75,11 +79,11 @@ class DistributionMatching:
             yield candidates[int(mismatch.argmin())]
 
     def _candidates(self, draw: np.random.Generator) -> np.ndarray:
-        """Return the candidate batches, int64 [candidates, size]."""
+        """Return the candidate batches, int64 [candidates, batch_size]."""
         classes = [
             draw.choice(len(self.classes), self.classes_per_batch, replace=False) for _ in range(self.candidates)
         ]
-        return self.classes.samples(np.stack(classes), self.per_class, draw).reshape(self.candidates, -1)
+        return self.classes.samples(np.stack(classes), self.samples_per_class, draw).reshape(self.candidates, -1)
 
 
 BINS = 200
@@ -108,7 +112,12 @@ def _cumulative(batches: Tensor) -> Tensor:
     return counts.cumsum(1) / (b * (b - 1))
 
 
-DDM = partial(DistributionMatching, wasserstein)
+class DDM(DistributionMatching):
+    """Batches whose pairwise distances are distributed most like a random pool's; see `DistributionMatching`."""
+
+    def mismatch(self, pool: Tensor, batches: Tensor) -> Tensor:
+        """Return the Wasserstein distances between histograms of pairwise distances, [c]."""
+        return wasserstein(pool, batches)
 
 
 def frechet(pool: Tensor, batches: Tensor) -> Tensor:
@@ -142,4 +151,9 @@ def _centred(rows: Tensor) -> tuple[Tensor, Tensor]:
     return mean, (rows - mean[..., None, :]) / max(1, rows.shape[-2] - 1) ** 0.5
 
 
-FRD = partial(DistributionMatching, frechet)
+class FRD(DistributionMatching):
+    """Batches whose mean and covariance are most like a random pool's; see `DistributionMatching`."""
+
+    def mismatch(self, pool: Tensor, batches: Tensor) -> Tensor:
+        """Return the squared Frechet distances between Gaussians fitted to the embeddings, [c]."""
+        return frechet(pool, batches)

@@ -10,44 +10,51 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from training.samplers.classes import ClassIndex
+from training.samplers.base import ClassSampler, Labels
 from zoo.errors import RecipeError
 
 
-class GreedyCoreset:
+class GreedyCoreset(ClassSampler):
     """Batches that cover a random pool: each next sample is the one farthest from all chosen before.
 
     The paper chooses all of the batch by distance and does not mention classes. Here, so that a batch has positives,
-    size / per_class samples of different classes are chosen from the pool; per_class - 1 random classmates join each of
-    them. `memory`, float32 [n, dim], has the current embeddings of all samples; the training loop writes them.
+    one sample of each class of the batch is chosen from the pool; random classmates join it. `memory` has the current
+    embeddings of all samples; the training loop writes them.
 
     Args:
-        labels: int64 [n].
-        size: Samples per batch.
-        per_class: Samples of each class.
+        labels: Classes of the samples, whole numbers [n].
+        batch_size: Samples per batch.
+        samples_per_class: Samples of each class.
+        embedding_size: Dimension of the embeddings.
         seed: Seed of the draws.
-        dim: Dimension of the embeddings.
         pool: Samples in the pool, at least 1.
 
     Raises:
         RecipeError: If the classes cannot fill a batch, or the pool is empty.
     """
 
-    def __init__(self, labels: np.ndarray, size: int, per_class: int, seed: int, dim: int, pool: int = 512) -> None:
-        self.classes = ClassIndex(labels)
-        self.classes_per_batch = self.classes.classes_per_batch(size, per_class)
+    def __init__(
+        self,
+        labels: Labels,
+        batch_size: int,
+        samples_per_class: int,
+        embedding_size: int,
+        seed: int = 0,
+        *,
+        pool: int = 512,
+    ) -> None:
+        super().__init__(labels, batch_size, samples_per_class, seed)
         if pool < 1:
             raise RecipeError(f"the sampler got pool {pool}; it needs at least 1 sample.", code="invalid-value")
-        self.per_class, self.seed, self.pool = per_class, seed, min(pool, len(labels))
-        self.memory = np.zeros((len(labels), dim), np.float32)
+        self.pool, self.memory = min(pool, len(labels)), np.zeros((len(labels), embedding_size), np.float32)
 
     def epoch(self, number: int, batches: int) -> Iterator[np.ndarray]:
-        """Yield `batches` index arrays, int64 [size], of epoch `number`."""
-        draw = np.random.default_rng((self.seed, number))
+        """Yield `batches` index arrays, int64 [batch_size], of epoch `number`."""
+        draw = self.draw(number)
         for _ in range(batches):
             pool = self._pool(draw)
             coreset = pool[farthest_first(self.memory[pool], self.classes.class_of[pool], self.classes_per_batch)]
-            yield np.column_stack([coreset, self.classes.classmates(coreset, self.per_class - 1, draw)]).ravel()
+            yield np.column_stack([coreset, self.classes.classmates(coreset, self.samples_per_class - 1, draw)]).ravel()
 
     def _pool(self, draw: np.random.Generator) -> np.ndarray:
         """Return random samples, and if their classes are too few, one sample of each other class."""

@@ -6,28 +6,28 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from training.samplers.classes import ClassIndex
+from training.samplers.base import BatchSampler, Labels
 from zoo.errors import RecipeError
 
 
-class SPCR:
-    """Batches of `size` different samples drawn evenly from all; the last one shares its label with another.
+class SPCR(BatchSampler):
+    """Batches of different samples drawn evenly from all; the last one shares its label with another.
 
     Args:
-        labels: int64 [n].
-        size: Samples per batch, from 2 to n.
+        labels: Classes of the samples, whole numbers [n].
+        batch_size: Samples per batch, from 2 to n.
         seed: Seed of the draws.
 
     Raises:
         RecipeError: If the size is out of range, or no class has two samples.
     """
 
-    def __init__(self, labels: np.ndarray, size: int, seed: int) -> None:
-        self.classes, self.size, self.seed = ClassIndex(labels), size, seed
+    def __init__(self, labels: Labels, batch_size: int, seed: int = 0) -> None:
+        super().__init__(labels, batch_size, seed)
         self.paired = np.flatnonzero(self.classes.sizes[self.classes.class_of] > 1)
-        if not 2 <= size <= len(labels):
+        if not 2 <= batch_size <= len(labels):
             raise RecipeError(
-                f"batch.size is {size}; the sampler 'spc-r' draws from 2 to {len(labels)}, all training samples.",
+                f"batch.size is {batch_size}; the sampler 'spc-r' draws from 2 to {len(labels)}, all training samples.",
                 code="invalid-value",
             )
         if len(self.paired) == 0:
@@ -38,11 +38,11 @@ class SPCR:
             )
 
     def epoch(self, number: int, batches: int) -> Iterator[np.ndarray]:
-        """Yield `batches` index arrays, int64 [size], of epoch `number`."""
-        draw = np.random.default_rng((self.seed, number))
+        """Yield `batches` index arrays, int64 [batch_size], of epoch `number`."""
+        draw = self.draw(number)
         for _ in range(batches):
             first = draw.choice(self.paired, 1)
             last = self.classes.classmates(first, 1, draw)[0]
-            rest = draw.choice(len(self.classes.class_of), self.size, replace=False)
+            rest = draw.choice(len(self.classes.class_of), self.batch_size, replace=False)
             rest = rest[(rest != first) & (rest != last)]
-            yield np.concatenate([first, rest[: self.size - 2], last])
+            yield np.concatenate([first, rest[: self.batch_size - 2], last])

@@ -52,6 +52,19 @@ def as_text(rows: Sequence[Comparison]) -> str:
     )
 
 
+def as_latex(rows: Sequence[Comparison]) -> str:
+    """Return one LaTeX table (booktabs) per published table."""
+    return "".join(f"{_table(group).latex(_heading(table))}\n" for table, group in _by_table(rows))
+
+
+def as_csv(rows: Sequence[Comparison]) -> str:
+    """Return all comparisons as one CSV, with the name of the published table in the first column."""
+    cells = [[_heading(table), *row] for table, group in _by_table(rows) for row in _table(group).rows]
+    width = max(map(len, cells), default=0)
+    columns = ("table", *COLUMNS, MARKS)[:width]
+    return Table(columns, [[*row, *[""] * (width - len(row))] for row in cells]).csv()
+
+
 def as_json(rows: Sequence[Comparison]) -> str:
     """Return the comparisons as JSON, in fractions."""
     return json.dumps([_comparison_record(row) for row in rows], indent=2, ensure_ascii=False, allow_nan=False) + "\n"
@@ -73,6 +86,8 @@ def as_html(rows: Sequence[Comparison], shown: Sequence[Section] = ()) -> str:
 FORMATS: dict[str, Callable[[Sequence[Comparison]], str]] = {
     "table": as_text,
     "json": as_json,
+    "csv": as_csv,
+    "latex": as_latex,
     "html": as_html,
 }
 

@@ -138,8 +138,27 @@ def as_markdown(report: Report) -> str:
     )
 
 
+def tables_of(report: Report) -> dict[str, Table]:
+    """Return the report's tables by their headings."""
+    tables = {"trends": _trend_table(report)} if report.trends else {}
+    tables |= {"claims": _claim_table(report)} if report.claims else {}
+    for heading, parts in _score_tables(report):
+        tables |= {f"{heading} {number}".removesuffix(" 1"): part for number, part in enumerate(parts, start=1)}
+    tables |= {"selection": _selection_table(report)} if report.selection_effects else {}
+    return tables | ({"correlations": _correlation_table(report)} if report.correlations else {})
+
+
+def as_latex(report: Report) -> str:
+    """Return the report's tables in LaTeX (booktabs)."""
+    return "\n\n".join(table.latex(heading) for heading, table in tables_of(report).items())
+
+
 def as_html(report: Report) -> str:
     """Return the whole page; text from files is escaped."""
+    return page(f"{report.plan.study.name} on {report.data}", [*_sections(report), _run_section(report)])
+
+
+def _sections(report: Report) -> list[Section]:
     study, plan = report.plan.study, report.plan
     rule = Section("How differences are judged", [Paragraph(score_rule(report))])
     sections = [
@@ -155,8 +174,12 @@ def as_html(report: Report) -> str:
         sections += _score_sections([row for row in report.rows if row.selection == selection], selection, study.x)
         sections += [*_sweep_sections(report, tables, selection), *_matrix_sections(tables, selection, report.ranks)]
         sections += _decay_sections(tables, selection, report.ranks)
-    sections += [*_selection_sections(report), *_curve_sections(report.curves), *_spectrum_sections(report.spectra)]
-    return page(f"{study.name} on {report.data}", [*sections, _run_section(report)])
+    return [
+        *sections,
+        *_selection_sections(report),
+        *_curve_sections(report.curves),
+        *_spectrum_sections(report.spectra),
+    ]
 
 
 def to_json(report: Report) -> dict[str, Any]:
@@ -208,10 +231,24 @@ def to_json(report: Report) -> dict[str, Any]:
 
 
 def write_report(report: Report, folder: Path) -> None:
-    """Write report.md, report.json and report.html."""
+    """Write report.md, report.json and report.html, each table as CSV and LaTeX, and each figure as PDF and PNG."""
     write_bytes(folder / "report.md", as_markdown(report).encode())
     write_json(folder / "report.json", to_json(report))
     write_bytes(folder / "report.html", as_html(report).encode())
+    for heading, table in tables_of(report).items():
+        name = file_name(heading)
+        write_bytes(folder / "tables" / f"{name}.csv", table.csv().encode())
+        write_bytes(folder / "tables" / f"{name}.tex", f"{table.latex()}\n".encode())
+    for form in ("pdf", "png"):
+        with figures.drawn_as(form):
+            for section in _sections(report):
+                for picture in (block for block in section.blocks if isinstance(block, Picture)):
+                    write_bytes(folder / "figures" / f"{file_name(section.heading)}.{form}", picture.data)
+
+
+def file_name(heading: str) -> str:
+    """Return the name of a file for a heading: "R@1 by epoch" becomes "r-1-by-epoch"."""
+    return re.sub(r"[^a-z0-9]+", "-", heading.lower()).strip("-")
 
 
 def command_of(plan: Plan) -> str:

@@ -6,21 +6,14 @@ loss are in Group, appendix B.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from training.recipes.common import PAPER_DATASETS
 from zoo.errors import unknown
 
-CONVENTIONS = {
-    "same": lambda value: value,
-    "root": math.sqrt,
-    "radians": math.radians,
-    "twice": lambda value: 2 * value,
-}
-"""From Reality's value to ours: its ProxyNCA scales squared distances, its angles are degrees, and its regulariser of
-SoftTriple is a mean over pairs, twice ours."""
+CONVENTIONS = {"same": 1, "twice": 2}
+"""Ours as a multiple of Reality's value: its regulariser of SoftTriple is a mean over pairs, twice ours."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +38,7 @@ class Parameter:
 
     def setting(self, value: float) -> str:
         """Return the KEY=VALUE of a value in Reality's convention."""
-        ours = CONVENTIONS[self.convention](value)
+        ours = CONVENTIONS[self.convention] * value
         return f"{self.key}={int(ours) if self.whole else repr(float(ours))}"
 
 
@@ -101,7 +94,7 @@ ALL_ANCHORS = "objective.loss_args.kept_only=false"
 PROXY_LR = Parameter("optimizer.loss_lr", 1e-6, 1.0, log=True)
 MS = (_loss_parameter("alpha", 0.001, 100), _loss_parameter("beta", 0.01, 200), _loss_parameter("base", 0, 1))
 MARGIN = (_loss_parameter("margin", -0.2, 2), _loss_parameter("beta", -0.2, 2), PROXY_LR)
-PAIRS = ("positive_margin", "negative_margin")
+PAIRS = ("pos_margin", "neg_margin")
 
 SPACES = {
     space.name: space
@@ -112,7 +105,7 @@ SPACES = {
         Space(
             "proxynca",
             "proxynca",
-            (_loss_parameter("scale", 0.01, 100, convention="root"), PROXY_LR),
+            (_loss_parameter("softmax_scale", 0.01, 100), PROXY_LR),
             ("objective.loss_args.positive_in_denominator=true",),
             per_class=1,
         ),
@@ -128,10 +121,10 @@ SPACES = {
         Space(
             "arcface",
             "arcface",
-            (_loss_parameter("margin", 0, 90, convention="radians"), _loss_parameter("scale", 0.01, 250), PROXY_LR),
+            (_loss_parameter("margin", 0, 90), _loss_parameter("scale", 0.01, 250), PROXY_LR),
             per_class=1,
         ),
-        Space("fastap", "fastap", (Parameter("objective.loss_args.bins", 2, 100, whole=True),)),
+        Space("fastap", "fastap", (Parameter("objective.loss_args.num_bins", 2, 100, whole=True),)),
         Space(
             "snr",
             "snr-contrastive",
@@ -145,9 +138,9 @@ SPACES = {
             "softtriple",
             (
                 *(
-                    _loss_parameter("scale", 0.01, 100),
+                    _loss_parameter("la", 0.01, 100),
                     _loss_parameter("gamma", 1e-4, 100),
-                    _loss_parameter("delta", 0, 1),
+                    _loss_parameter("margin", 0, 1),
                     PROXY_LR,
                 ),
                 _loss_parameter("tau", 0, 1, convention="twice"),

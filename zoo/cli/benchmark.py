@@ -13,11 +13,13 @@ from typer import Argument, Option
 
 from zoo.cli.options import (
     BatchSize,
+    Csv,
     Data,
     Dataset,
     Device,
     GalleryAddress,
     Json,
+    Latex,
     Margins,
     Model,
     MovedModel,
@@ -29,6 +31,7 @@ from zoo.cli.options import (
     leaving_out,
     open_model_and_images,
     strict_status,
+    table_form,
 )
 from zoo.console import (
     count,
@@ -45,7 +48,7 @@ from zoo.errors import check_at_least, command
 from zoo.render import Table
 
 if TYPE_CHECKING:
-    from serving.gallery import Gallery
+    from serving.gallery import VectorGallery
     from training.studies.compare_own import OwnScore
     from training.studies.study import Study
     from zoo.data.dataset import Dataset as DataSet
@@ -55,7 +58,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-Format = Literal["table", "json", "html"]
+Format = Literal["table", "json", "csv", "latex", "html"]
 Paper = Annotated[str | None, Option("--paper", metavar="PAPER", help="only those of this paper, by its short name")]
 ScoresOn = Annotated[str | None, Option("--dataset", metavar="D", help="only those on this data set")]
 Projection = Annotated[str, Option("--map", metavar="M", help="pca or tsne (needs scikit-learn)")]
@@ -247,6 +250,8 @@ def models(
         str | None, Option(metavar="MODEL", help="also show each model's difference to this one, paired by seed")
     ] = None,
     margins: Margins = None,
+    latex: Latex = False,
+    as_csv: Csv = False,
     as_json: Json = False,
 ) -> None:
     """compare the models measured here, seeds as one row"""
@@ -256,6 +261,7 @@ def models(
     from zoo.evaluation.evaluate import METRICS
     from zoo.evaluation.statistics import CLASSES, ONE_SEED, VERDICT_RULE, check_margins, parse_margins
 
+    form = table_form(latex, as_csv)
     metrics, limits = metric or METRICS, parse_margins(margins or ())
     check_margins(limits, metrics)
     rows = own_scores(find_runs(), names or [], dataset, metrics, against, limits)
@@ -266,10 +272,10 @@ def models(
     elif rows:
         for number, (_, group) in enumerate(groupby(rows, key=lambda row: row.images)):
             print("\n" * bool(number), end="")
-            _print_images(list(group), against)
-        if any(row.ours.over == CLASSES or (row.difference and row.difference.note) for row in rows):
+            _print_images(list(group), against, form)
+        if form == "text" and any(row.ours.over == CLASSES or (row.difference and row.difference.note) for row in rows):
             print(f"Intervals over classes: {ONE_SEED}.")
-        if against:
+        if against and form == "text":
             print(VERDICT_RULE)
     else:
         note("no such measurement exists yet; measure a model with: zoo evaluate MODEL --save")
@@ -278,13 +284,14 @@ def models(
             note(f"{name} is not shown: it has no such score")
 
 
-def _print_images(rows: Sequence[OwnScore], against: str | None) -> None:
+def _print_images(rows: Sequence[OwnScore], against: str | None, form: str) -> None:
     """Print the scores on the same images, and a table of their differences to the named model, if one is."""
-    print(_images_heading(rows))
-    print_table(Table((*MODEL_COLUMNS, "how"), [_model_cells(row) for row in rows], MODEL_NUMBERS))
+    if form == "text":
+        print(_images_heading(rows))
+    print_table(Table((*MODEL_COLUMNS, "how"), [_model_cells(row) for row in rows], MODEL_NUMBERS), form)
     if against:
         columns = ("metric", "model", f"less {against}", "95 %, paired", "p (Holm)", "verdict")
-        print_table(Table(columns, [_difference_cells(row) for row in rows], columns[2:3]))
+        print_table(Table(columns, [_difference_cells(row) for row in rows], columns[2:3]), form)
 
 
 def _images_heading(rows: Sequence[OwnScore]) -> str:
@@ -333,6 +340,28 @@ def _paired_cell(row: OwnScore) -> str:
     over = f"{found.over}" if seeds else f"{found.over}, of unlike seeds"
     over = over.replace("seeds", count(seeds, "seed")) if seeds > 1 else over
     return interval_over(found.interval, over) or "one seed has no interval"
+
+
+# zoo benchmark curves
+
+
+@app.command(
+    "curves",
+    epilog="""\
+  zoo benchmark curves margin-conv4-glyphs diva-conv4-glyphs --out curves.pdf
+  zoo benchmark curves margin-conv4-glyphs --metric loss --out loss.csv
+  zoo benchmark curves margin-conv4-glyphs --metric "validation recall_at_1" --out recall.png""",
+)
+def curves(
+    names: Annotated[list[str], Argument(metavar="MODEL...", help="trained models, a curve each")],
+    out: Annotated[Path, Option(metavar="FILE", help="the file to write: .pdf, .png, .svg or .csv")],
+    metric: Annotated[str, Option(metavar="NAME", help="what to draw, as in the models' log.jsonl")] = "loss",
+) -> None:
+    """draw what several runs logged by epoch in one figure"""
+    from zoo.report.curves import draw_curves
+
+    draw_curves(names, metric, out)
+    print(f"curves of {count(len(names), 'run')} written to {out}")
 
 
 # zoo benchmark report
@@ -402,11 +431,11 @@ def served(
     as_json: Json = False,
 ) -> None:
     """measure what retrieval loses from torch to the gallery"""
-    from serving.gallery import Gallery
+    from serving.gallery import VectorGallery
     from serving.gallery.evaluate import measure
 
     with_torch = {"auto": None, "yes": True, "no": False}[torch]
-    with Gallery.open(gallery) as opened:
+    with VectorGallery.open(gallery) as opened:
         images = _served_images(opened, dataset, split, data)
         outcome = measure(opened, model or opened.model_ref, images, with_torch, queries)
     if as_json:
@@ -415,7 +444,7 @@ def served(
         _print_steps(outcome)
 
 
-def _served_images(gallery: Gallery, dataset: str | None, split: str, data: str | None) -> DataSet | None:
+def _served_images(gallery: VectorGallery, dataset: str | None, split: str, data: str | None) -> DataSet | None:
     """Return the data set; None if none is named and the model's own is missing: then only the gallery is measured."""
     from zoo.data import load_dataset
     from zoo.data.dataset import FOLDER

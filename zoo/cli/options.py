@@ -11,7 +11,6 @@ import shlex
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,7 +21,6 @@ from zoo.data import DATASETS
 from zoo.errors import UsageError
 
 if TYPE_CHECKING:
-    from serving.gallery import Gallery
     from serving.gallery.filters import Filter
     from zoo.data.dataset import Dataset as DataSet
     from zoo.errors import ImageError
@@ -43,6 +41,8 @@ MovedModel = Annotated[
 ]
 
 Json = Annotated[bool, Option("--json", help="print the outcome as JSON")]
+Latex = Annotated[bool, Option("--latex", help="print the tables in LaTeX (booktabs)")]
+Csv = Annotated[bool, Option("--csv", help="print the tables as CSV")]
 Margins = Annotated[
     list[str] | None,
     Option(
@@ -121,6 +121,17 @@ Where = Annotated[
 ]
 
 
+def table_form(latex: bool, as_csv: bool) -> str:
+    """Return the form of tables that --latex and --csv ask for, as `print_table` takes it.
+
+    Raises:
+        UsageError: If both are given.
+    """
+    if latex and as_csv:
+        raise UsageError("--latex and --csv exclude each other.", code="conflicting-options")
+    return "latex" if latex else "csv" if as_csv else "text"
+
+
 def print_outcome(as_json: bool, facts: Any, *lines: str) -> None:
     """Print the outcome of a command: its facts as JSON, or the lines for people."""
     if as_json:
@@ -186,24 +197,10 @@ def item_filter(labels: list[str] | None, where: str | None) -> Filter:
     return Filter(tuple(labels or ()), metadata_filter(where))
 
 
-def note_filter(gallery: Gallery, selection: Filter, has_items: bool) -> None:
-    """Print on stderr which labels no item has and, if nothing was found, which metadata key no item has."""
-    from serving.gallery.gallery import filter_notes
-
-    for text in filter_notes(gallery, selection, has_items):
-        note(f"{text[:1].lower()}{text[1:]}")
-
-
 def confirm(question: str) -> bool:
     """Ask on stderr and return whether the person at the terminal answers yes."""
     print(f"{printable(question)} [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-
-def model_reference(model: str) -> str:
-    """Return the text by which a gallery remembers its model: for a folder its absolute path, else the name."""
-    folder = Path(model).expanduser()
-    return str(folder.resolve()) if (folder / "card.json").is_file() else model
 
 
 def repeated(context: typer.Context, option: str, instead_of: str) -> str:
@@ -238,20 +235,6 @@ def strict_status(strict: bool, unreadable: object) -> int:
         unreadable: The images that could not be read, or their number.
     """
     return 1 if strict and unreadable else 0
-
-
-def model_name(name: str | None, source: str, ending: str) -> str:
-    """Return the name of a model made from another: `name`, else the source's last part with an ending.
-
-    Whether a model has it already is checked with the recipe.
-
-    Raises:
-        UsageError: As `check_new_name`.
-    """
-    from zoo.models.registry import check_new_name
-
-    own = f"{source.rstrip('/').rpartition('/')[2].lower()}-{ending}"
-    return check_new_name(own if name is None else name, replace=True)
 
 
 WHITENED = """\

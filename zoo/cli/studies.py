@@ -65,10 +65,11 @@ TrialRates = Annotated[
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-    """Form of a command's output: JSON or for people, with progress or without."""
+    """Form of a command's output: JSON, LaTeX or for people, with progress or without."""
 
     as_json: bool = False
     quiet: bool = False
+    latex: bool = False
 
     @property
     def progress(self) -> Callable[[str], None]:
@@ -133,6 +134,7 @@ def run(
     only: Arms = None,
     other_studies: OtherStudies = None,
     device: Device = None,
+    latex: Latex = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
@@ -183,7 +185,7 @@ def run(
         _check_published_code(schedules)
     contexts = prepare_contexts(schedules, data, device, only or [], other_studies or [])
     begun = [schedule.begin() for schedule in schedules]
-    return _perform(begun, contexts, only or [], other_studies or [], Output(as_json, quiet))
+    return _perform(begun, contexts, only or [], other_studies or [], Output(as_json, quiet, latex))
 
 
 def _check_published_code(schedules: Sequence[RunSchedule]) -> None:
@@ -282,7 +284,7 @@ def _perform(
 
 def _report(schedule: RunSchedule, tally: Tally, output: Output) -> dict[str, Any]:
     """Write the report of the finished runs, print it, and return the outcome for `--json`."""
-    from training.studies.render import as_markdown, to_json, write_report
+    from training.studies.render import as_latex, as_markdown, to_json, write_report
     from training.studies.report import build_report
 
     folder = schedule.folder
@@ -290,9 +292,9 @@ def _report(schedule: RunSchedule, tally: Tally, output: Output) -> dict[str, An
     report = build_report(schedule.plan, folder, schedule.runs)
     write_report(report, folder)
     if not output.as_json:
-        print(as_markdown(report))
+        print(as_latex(report) if output.latex else as_markdown(report))
     if not output.quiet:
-        print(f"Written to {folder} (report.html, report.md, report.json).", file=sys.stderr)
+        print(f"Written to {folder} (report.html, report.md, report.json, tables, figures).", file=sys.stderr)
         if report.missing:
             print(
                 f"{count(len(report.missing), 'run')} left: {command('benchmark', 'resume', folder)}",
@@ -316,7 +318,10 @@ def _finish(outcomes: list[dict[str, Any]], output: Output) -> int:
     epilog="""\
   zoo benchmark resume ~/.dml-zoo/studies/claims-rho-glyphs
   zoo benchmark resume claims/rho --dataset glyphs                       the same
-  zoo benchmark resume ~/.dml-zoo/studies/claims-rho-glyphs --report     nothing is trained, only reported""",
+  zoo benchmark resume ~/.dml-zoo/studies/claims-rho-glyphs --report     nothing is trained, only reported
+  zoo benchmark resume claims/rho --dataset glyphs --report --latex      its tables for a paper (booktabs)
+
+The folder also has each table as .csv and .tex, and each figure as .pdf and .png.""",
 )
 def resume(
     study: Annotated[
@@ -330,6 +335,7 @@ def resume(
     only: Arms = None,
     other_studies: OtherStudies = None,
     device: Device = None,
+    latex: Latex = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
@@ -338,7 +344,7 @@ def resume(
     from training.studies.runner import Tally, prepare_contexts
     from training.studies.search import SEARCH_FILE, read_search
 
-    folders, output = _begun_folders(study, dataset), Output(as_json, quiet)
+    folders, output = _begun_folders(study, dataset), Output(as_json, quiet, latex)
     if (folders[0] / SEARCH_FILE).exists():
         if only:
             raise UsageError("a search has no arms; leave --only out.", code="option-without-effect")

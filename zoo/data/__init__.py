@@ -96,15 +96,20 @@ def folder_for(name: str, data: str | Path | None) -> str | Path | None:
 
 def check_dataset_path(data: str | Path, name: str) -> None:
     """Raise `DatasetError` if `data` is not a folder or, for the data set "folder", an existing table."""
+    from zoo.data.formats import hub_name
     from zoo.data.table import is_table
 
     path = expand(data)
     table = name == "folder" and is_table(data)
-    if path.is_file() if table else path.is_dir():
+    if (table and (path.exists() or hub_name(data))) or path.is_dir():
         return
     kind = "file" if table else "folder"
     problem = f"{data} is not a {kind}" if path.exists() else f"there is no {kind} {data}"
-    wanted = "folder of your images, or a table of them (.csv)" if name == "folder" else "one that holds the data set"
+    wanted = (
+        "folder of your images, or a table of them (.csv, .parquet, ...)"
+        if name == "folder"
+        else "one that holds the data set"
+    )
     raise DatasetError(f"{problem}; name the {wanted}.", code="not-found")
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from zoo.data.dataset import QUERY, Dataset, file_size
+from zoo.data.dataset import BOTH, QUERY, Dataset, file_size
 from zoo.data.images import ImageLike
 from zoo.files import sha256_of
 
@@ -95,9 +95,12 @@ def _pairs(dataset: Dataset, rows: np.ndarray) -> tuple[int, int]:
     if QUERY not in dataset.factors:
         counts = Counter(labels.tolist()).values()
         return len(rows) * (len(rows) - 1) // 2, sum(n * (n - 1) // 2 for n in counts)
-    asks = dataset.factors[QUERY][rows].astype(bool)
-    queries, gallery = Counter(labels[asks].tolist()), Counter(labels[~asks].tolist())
-    return queries.total() * gallery.total(), sum(n * gallery[label] for label, n in queries.items())
+    parts = dataset.factors[QUERY][rows]
+    both = Counter(labels[parts == BOTH].tolist())
+    queries, gallery = Counter(labels[parts == 1].tolist()), Counter(labels[parts == 0].tolist())
+    alone, together = queries + both, gallery + both
+    same = sum(n * together[label] for label, n in alone.items()) - sum(n * (n + 1) // 2 for n in both.values())
+    return alone.total() * together.total() - both.total() * (both.total() + 1) // 2, same
 
 
 def digests_of_classes(dataset: Dataset) -> dict[str, frozenset[str]]:

@@ -24,6 +24,8 @@ FOLDER = "folder"
 """The `Dataset.name` of every data set that is a user's own folder of images, or a table of them."""
 QUERY = "query"
 """The factor that divides a retrieval test into queries (1) and the gallery that they search (0)."""
+BOTH = 2
+"""The value of this factor for a query that is also in the gallery, where it does not find itself."""
 WHOLE = "all"
 """The split of a folder or table without the parts train and test."""
 
@@ -113,7 +115,8 @@ class Dataset:
         classes: Names of the classes.
         sources: n paths or ids of the images, unique within the split.
         factors: Known properties of the images apart from the class, name -> array [n]. The factor `query` divides a
-            retrieval test: images with 1 are queries, images with 0 are the gallery that the queries search.
+            retrieval test: images with 1 are queries, images with 0 are the gallery that the queries search, and
+            images with 2 (`BOTH`) are in both.
         own_name: Of a user's folder or table: its own name, "birds" or "birds.csv".
     """
 

@@ -1,4 +1,4 @@
-"""CSV files of images: labels, splits, queries and metadata.
+"""Tables of images: labels, splits, queries and metadata, as CSV, as TSV, or in a format of `zoo.data.formats`.
 
 `load` reads a table as a data set; `read_table` and `read_label_file` read labels and metadata for a gallery;
 `read_column` reads one column. Files are UTF-8 with a header; a row with more cells than the header is refused.
@@ -7,16 +7,20 @@
 from __future__ import annotations
 
 import csv
+import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from zoo.data.dataset import FOLDER, QUERY, SPLITS, WHOLE, Dataset
+from zoo.console import note
+from zoo.data import formats
+from zoo.data.dataset import BOTH, FOLDER, QUERY, SPLITS, WHOLE, Dataset
 from zoo.errors import DatasetError, UsageError, ZooError
 from zoo.paths import expand, is_folder
 from zoo.render import read_cell
@@ -27,6 +31,15 @@ KEY = "key"
 
 PATH = "path"
 """Another name of the image column, in the tables that `zoo embed` writes."""
+
+IS_QUERY, IS_GALLERY = "is_query", "is_gallery"
+"""Columns that say whether an image searches, and whether it is found, in the tables of OML."""
+
+VALIDATION = "validation"
+"""The split to measure on in the tables of OML and of the Hub."""
+
+BOX = ("x_1", "y_1", "x_2", "y_2")
+"""Columns of a part of the image in the tables of OML."""
 
 BOOLEANS = {"1": True, "true": True, "0": False, "false": False}
 """Values of a cell that says whether an image is a query."""
@@ -40,8 +53,13 @@ Row = Mapping[str, str]
 
 
 def is_table(path: str | Path) -> bool:
-    """Return whether a path has the suffix .csv and is not a folder."""
-    return expand(path).suffix.lower() == ".csv" and not is_folder(path)
+    """Return whether a path is a file .csv or .tsv, or of a format of `zoo.data.formats`."""
+    return (expand(path).suffix.lower() in formats.TEXTS and not is_folder(path)) or formats.is_format(path)
+
+
+def as_text(path: str | Path) -> Path:
+    """Return a table as CSV or TSV: itself, or the one that `zoo.data.formats` writes."""
+    return formats.written_table(path) if formats.is_format(path) else expand(path)
 
 
 def has_splits(path: str | Path) -> bool:
@@ -69,11 +87,13 @@ def check_splits(path: str | Path) -> None:
 
 
 def load(split: str, path: str | Path) -> Dataset:
-    """Read a CSV file with the columns image (or path) and label as a data set.
+    """Read a table with the columns image (or path) and label as a data set.
 
     Images are relative to the table's folder. With the column split (train or test in each row) the data set has the
-    rows of the given split; otherwise it has all rows, and its split is "all". The column query (1 or true for queries,
-    0 or false for the gallery that they search) becomes the factor `query`. Other columns are ignored.
+    rows of the given split; otherwise it has all rows, and its split is "all". Rows of a split "validation" are those
+    of test, if there are no others. The column query (1 or true for queries, 0 or false for the gallery that they
+    search), or the columns is_query and is_gallery, which may both be true, become the factor `query`. Other columns
+    are ignored.
 
     Args:
         split: "train", "test", or "all" for a table without a column split.
@@ -107,7 +127,7 @@ def training_images(path: str | Path) -> list[tuple[Path, str]]:
         DatasetError: If the table is missing or empty.
         UsageError: If the file is not a table, or a column or a cell is missing or wrong.
     """
-    path = expand(path)
+    path = as_text(path)
     rows = read_image_rows(path)
     return [(image_path(path, row[IMAGE]), row[LABEL]) for row in rows if row.get(SPLIT, SPLITS[0]) == SPLITS[0]]
 
@@ -130,10 +150,25 @@ def _split_dataset(path: Path, rows: list[Row], split: str) -> Dataset:
         raise DatasetError(f"{path} lists no images of the split {split}.", code="no-images")
     classes, labels = np.unique([row[LABEL] for row in rows], return_inverse=True)
     names = [row[IMAGE] for row in rows]
-    images = [image_path(path, name) for name in names]
-    factors = {QUERY: np.array([BOOLEANS[row[QUERY].lower()] for row in rows], np.int64)} if QUERY in rows[0] else {}
+    root = as_text(path)
+    images = [image_path(root, name) for name in names]
+    factors = _query_factor(path, rows)
     coded = labels.astype(np.int64)
     return Dataset(FOLDER, split, images, coded, tuple(map(str, classes)), names, factors, path.name)
+
+
+def _query_factor(path: Path, rows: list[Row]) -> dict[str, np.ndarray]:
+    """Return the factor `query` of rows, of which all or none are marked; {} if every image searches all others."""
+    marks = [row.get(QUERY, "") for row in rows]
+    if not any(marks):
+        return {}
+    if not all(marks):
+        raise UsageError(
+            f"{path}: of {len(marks)} rows of a split, {marks.count('')} do not say whether they are queries.",
+            code="invalid-table",
+        )
+    factor = np.array(marks, np.int64)
+    return {} if (factor == BOTH).all() else {QUERY: factor}
 
 
 def read_image_rows(path: str | Path, labelled: bool = False) -> list[Row]:
@@ -147,7 +182,7 @@ def read_image_rows(path: str | Path, labelled: bool = False) -> list[Row]:
         DatasetError: If the table is missing or empty.
         UsageError: If the file is not a table, or a column or a cell is missing or wrong.
     """
-    path = expand(path)
+    path = as_text(path)
     if not path.is_file():
         raise DatasetError(f"there is no file {path}.", code="not-found")
     with _csv_rows(path, DatasetError) as (header, cells):
@@ -156,7 +191,27 @@ def read_image_rows(path: str | Path, labelled: bool = False) -> list[Row]:
     if not rows:
         raise DatasetError(f"{path} lists no images.", code="no-images")
     _check_image_rows(path, rows, labelled)
-    return [row for _, row in rows]
+    return _in_our_terms(path, [row for _, row in rows])
+
+
+_note_once = cache(note)
+
+
+def _in_our_terms(path: Path, rows: list[dict[str, str]]) -> list[Row]:
+    """Return rows with the marks of queries as numbers, and with the split validation as test, if there is none."""
+    for row in rows:
+        if QUERY in row:
+            row[QUERY] = str(int(BOOLEANS[row[QUERY].lower()]))
+        elif IS_QUERY in row:
+            asks, found = (BOOLEANS.get(row.pop(name).lower()) for name in (IS_QUERY, IS_GALLERY))
+            row[QUERY] = "" if asks is None and found is None else str(BOTH if asks and found else int(bool(asks)))
+    splits = {row.get(SPLIT) for row in rows}
+    if VALIDATION not in splits:
+        return list(rows)
+    if SPLITS[1] in splits:
+        _note_once(f"{path.name}: the rows of the split {VALIDATION} are not used; those of train and test are")
+        return [row for row in rows if row[SPLIT] != VALIDATION]
+    return [{**row, SPLIT: SPLITS[1] if row[SPLIT] == VALIDATION else row[SPLIT]} for row in rows]
 
 
 @contextmanager
@@ -171,7 +226,7 @@ def _csv_rows(
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file, strict=True)
+            reader = csv.DictReader(file, strict=True, delimiter=formats.TEXTS.get(path.suffix.lower(), ","))
             reader.fieldnames = header = [read_cell(name) for name in reader.fieldnames or ()]
             if len(header) == 1 and (mark := next((mark for mark in ";\t|" if mark in header[0]), "")):
                 raise UsageError(
@@ -206,7 +261,14 @@ def _table_columns(path: Path, header: list[str], labelled: bool) -> dict[str, s
             f"{', '.join(header) or 'nothing'}.",
             code="invalid-table",
         )
-    columns = {IMAGE: image, LABEL: LABEL, **{name: name for name in (SPLIT, QUERY) if name in header}}
+    if set(BOX) <= set(header):
+        raise UsageError(
+            f"{path} has boxes ({', '.join(BOX)}), and models see whole images: cut them out first, and list the cut "
+            "images.",
+            code="invalid-table",
+        )
+    marks = (QUERY,) if QUERY in header else (IS_QUERY, IS_GALLERY) if {IS_QUERY, IS_GALLERY} <= set(header) else ()
+    columns = {IMAGE: image, LABEL: LABEL, **{name: name for name in (SPLIT, *marks) if name in header}}
     _check_unique(path, header, columns.values())
     return columns
 
@@ -225,15 +287,19 @@ def _check_image_rows(path: Path, rows: list[tuple[int, dict[str, str]]], labell
             raise UsageError(f"{at}: an image and a label are needed, both.", code="invalid-table")
         if not row[IMAGE]:
             raise UsageError(f"{at}: an image is needed.", code="invalid-table")
-        if row[IMAGE] in seen:
+        place = os.path.abspath(image_path(path, row[IMAGE]))  # noqa: PTH100  # Path.absolute keeps ".."
+        if place in seen:
             raise UsageError(f"{at}: {row[IMAGE]} is listed twice.", code="invalid-table")
-        if row.get(SPLIT, SPLITS[0]) not in SPLITS:
+        if row.get(SPLIT, SPLITS[0]) not in (*SPLITS, VALIDATION):
             raise UsageError(
-                f"{at}: the split is {row[SPLIT]!r}; expected {' or '.join(SPLITS)}.", code="invalid-table"
+                f"{at}: the split is {row[SPLIT]!r}; expected {', '.join((*SPLITS, VALIDATION))}.", code="invalid-table"
             )
-        if row.get(QUERY, "0").lower() not in BOOLEANS:
-            raise UsageError(f"{at}: query is {row[QUERY]!r}; expected {', '.join(BOOLEANS)}.", code="invalid-table")
-        seen.add(row[IMAGE])
+        marks = {name: row[name] for name in (QUERY, IS_QUERY, IS_GALLERY) if name in row}
+        if wrong := [name for name, mark in marks.items() if (mark or name == QUERY) and mark.lower() not in BOOLEANS]:
+            raise UsageError(
+                f"{at}: {wrong[0]} is {row[wrong[0]]!r}; expected {', '.join(BOOLEANS)}.", code="invalid-table"
+            )
+        seen.add(place)
 
 
 @dataclass(frozen=True)
@@ -357,6 +423,7 @@ def read_table(path: Path) -> LabelFile:
 
 def _read_labels(path: Path, lists: bool) -> LabelFile:
     """Read labels and metadata; `lists` means that the file is a table, which lists the images."""
+    path = as_text(path)
     with _csv_rows(path) as (header, cells):
         key, columns = _metadata_columns(path, header, lists)
         rows = _metadata_rows(path, cells, key, lists)

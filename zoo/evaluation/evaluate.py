@@ -7,29 +7,42 @@ import warnings
 from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from zoo.console import note
 from zoo.data import check_dataset, load_dataset
 from zoo.data.content import count_identical_pairs
-from zoo.data.dataset import FOLDER, DataIdentity, Dataset, identify, without
+from zoo.data.dataset import BOTH, FOLDER, QUERY, DataIdentity, Dataset, identify, without
+from zoo.data.formats import table_of
+from zoo.data.table import is_table
 from zoo.errors import EvaluationError, ImageError, UsageError, none_readable_message, unknown
 from zoo.evaluation.clustering import clustering_metrics
 from zoo.evaluation.inputs import as_labels, bounded_unit_rows
 from zoo.evaluation.knn import as_rows, check_matrix
 from zoo.evaluation.memory import Budget, parse_size, release_pages, require_memory
 from zoo.evaluation.rerank.order import NONE, check_method
-from zoo.evaluation.retrieval import CLASS_MEANS, DEFAULT_K, check_depths, default_depths, per_query, ranking_per_query
-from zoo.evaluation.split import dataset_to_measure, find_split, read_whitened_classes
+from zoo.evaluation.retrieval import (
+    CLASS_MEANS,
+    DEFAULT_K,
+    PerQuery,
+    check_depths,
+    default_depths,
+    per_query,
+    per_query_of_parts,
+    ranking_per_query,
+)
+from zoo.evaluation.split import dataset_to_measure, find_split, learnt_classes, read_whitened_classes
 from zoo.evaluation.statistics import class_scores, intervals_over_classes
 from zoo.evaluation.structure import structure_metrics
 from zoo.evaluation.verification import verification_metrics
 from zoo.models.load import Embedder, load
+from zoo.models.registry import ModelLike
 from zoo.models.results import Evaluation
-from zoo.paths import library_versions
+from zoo.paths import is_folder, library_versions
 
 QUERY_GROUPS = ("retrieval", "ranking")
 """Groups of metrics that have a value for each query, and so an interval."""
@@ -51,10 +64,10 @@ QUERY_GALLERY = "queries to gallery, cosine, exact"
 
 
 def evaluate(
-    model: Embedder | str | os.PathLike[str] | np.ndarray,
-    dataset: str | Dataset | None = None,
+    model: ModelLike | np.ndarray,
+    dataset: Any = None,
     split: str = "test",
-    data: str | Path | None = None,
+    data: Any = None,
     labels: Any = None,
     k: Sequence[int] | None = None,
     batch_size: int = 64,
@@ -71,12 +84,14 @@ def evaluate(
     image searches.
 
     Args:
-        model: A loaded model, a name or path (loaded with torch), or embeddings [n, dim].
-        dataset: The name of a data set, or a loaded one; by default the one that the model was trained for,
-            or the folder `data` if this package lacks that one.
+        model: A loaded model; a name, a path or the result of a training, which are loaded; or embeddings [n, dim].
+        dataset: The name of a data set, or a loaded one (of this package, of the library `datasets` or of PyTorch); by
+            default the one that the model was trained for, or the images `data` if this package lacks that one, or if
+            they are a table.
         split: "train" or "test". For a folder without these parts they are the classes that the model's recipe.json
             lists as learnt and as held out, where the folder holds them, and "all" is the whole folder.
-        data: The folder of the data set (default: `ZOO_DATA`, else the download cache).
+        data: The folder of the data set (default: `ZOO_DATA`, else the download cache); your own images as `zoo.train`
+            takes them.
         labels: The labels [n] of plain embeddings, instead of a data set.
         k: The K of recall_at_K (default: those of 1, 2, 4 and 8 for which each query has enough neighbours).
         batch_size: Images per batch.
@@ -103,10 +118,11 @@ def evaluate(
     groups, k = parse_groups(metrics), None if k is None else check_depths(k)
     limit = None if memory is None else parse_size(memory)
     check_reranking(rerank, groups, limit)
+    dataset, data = _named_data(dataset, data, labels is None)
     if dataset is not None and not isinstance(dataset, Dataset):
         check_dataset(dataset, split, data)  # before a model is loaded or a network runs in vain
-    if isinstance(model, str | os.PathLike):
-        model = load(model)
+    if isinstance(model, str | os.PathLike) or isinstance(getattr(model, "folder", None), Path):
+        model = model if isinstance(model, Embedder) else load(cast("ModelLike", model))
     if isinstance(model, Embedder):
         if limit is not None:
             raise UsageError(
@@ -129,7 +145,13 @@ def evaluate(
         )
         whitening = read_whitened_classes(model.folder)
         fitted = len(whitening.among_classes(measured).by_images) if whitening.digests else None
-        return replace(evaluation, unreadable=len(loaded) - len(measured), whitened_classes=fitted)
+        learnt = learnt_classes(model.folder).among_classes(measured).learnt if _is_own_test(measured) else ()
+        return replace(
+            evaluation,
+            unreadable=len(loaded) - len(measured),
+            whitened_classes=fitted,
+            learnt_classes=len(learnt) or None,
+        )
     if (labels is None) == (dataset is None):
         raise UsageError(
             "embeddings are measured against labels or a data set: give one of the two.", code="conflicting-options"
@@ -140,6 +162,15 @@ def evaluate(
         raise UsageError("queries belong to labels; a data set defines its own.", code="conflicting-options")
     loaded = _load_dataset(dataset, split, data)
     return _evaluate_embeddings(model, loaded.labels, loaded, k, groups, None, limit, rerank)
+
+
+def _named_data(dataset: Any, data: Any, needed: bool) -> tuple[str | Dataset | None, str | Path | None]:
+    """Return a data set by its name or as a value, and the path of its files; a table means the data set "folder"."""
+    if not isinstance(dataset, str | os.PathLike | Dataset | None):
+        return FOLDER, table_of(dataset)
+    path = table_of(data)
+    is_own = needed and dataset is None and path is not None and not is_folder(path) and is_table(path)
+    return FOLDER if is_own else dataset, path
 
 
 def parse_groups(names: str | Iterable[str]) -> tuple[str, ...]:
@@ -233,7 +264,7 @@ def search_arguments(
 
     With a budget of memory the rows become `BoundedRows`.
     """
-    if dataset is None or "query" not in dataset.factors:
+    if dataset is None or QUERY not in dataset.factors:
         return {"embeddings": rows if budget is None else bounded_unit_rows(rows, budget), "labels": labels}
     if len(rows) != len(dataset):
         raise EvaluationError(
@@ -241,12 +272,27 @@ def search_arguments(
             code="invalid-embedding",
         )
     prefix = f"{dataset.name} ({dataset.split}): "
-    return _split_queries(rows, labels, dataset.factors["query"].astype(bool), prefix, budget)
+    if has_both(dataset):
+        raise EvaluationError(
+            f"{prefix}some queries are in the gallery that they search, which zoo.evaluate alone measures.",
+            code="not-available",
+        )
+    return _split_queries(rows, labels, dataset.factors[QUERY].astype(bool), prefix, budget)
+
+
+def has_both(dataset: Dataset | None) -> bool:
+    """Return whether some queries of a data set are also in the gallery that they search."""
+    return dataset is not None and QUERY in dataset.factors and bool((dataset.factors[QUERY] == BOTH).any())
 
 
 def protocol_name(dataset: Dataset | None) -> str:
     """Return the name of the search protocol that `search_arguments` gives for the data set."""
-    return QUERY_GALLERY if dataset is not None and "query" in dataset.factors else PROTOCOL
+    return QUERY_GALLERY if dataset is not None and QUERY in dataset.factors else PROTOCOL
+
+
+def _is_own_test(dataset: Dataset) -> bool:
+    """Return whether images are a user's own to measure on, which may hold classes that the model has learnt."""
+    return dataset.name == FOLDER and dataset.split != "train"
 
 
 def _load_dataset(
@@ -289,7 +335,7 @@ def _evaluate_embeddings(
     rows = check_matrix(values, "embeddings")
     n, dim = rows.shape
     labels = as_labels(labels, n)
-    searching = dataset.factors["query"].astype(bool) if dataset and "query" in dataset.factors else queries
+    searching = dataset.factors[QUERY].astype(bool) if dataset and QUERY in dataset.factors else queries
     if searching is not None:
         searching = _check_queries(searching, n)
     release_pages(values)
@@ -320,6 +366,8 @@ def _evaluate_rows(
     budget: Budget | None = None,
     rerank: str = NONE,
 ) -> Evaluation:
+    if has_both(dataset):
+        return _evaluate_parts(rows, cast("Dataset", dataset), k, groups, budget, rerank)
     if queries is None:
         arguments = search_arguments(rows, labels, dataset, budget)
     else:
@@ -334,15 +382,52 @@ def _evaluate_rows(
     scores = per_query(**arguments, k=k, rerank=rerank)
     if "ranking" in groups:
         scores = replace(scores, values={**scores.values, **ranking_per_query(**arguments).values})
+    query_labels = np.asarray(arguments.get("query_labels", labels))[scores.rows]
+    protocol = _protocol("queries" in arguments, rerank)
+    return _build_evaluation(rows, labels, dataset, groups, scores, query_labels, protocol, queries)
+
+
+def _evaluate_parts(
+    rows: np.ndarray,
+    dataset: Dataset,
+    k: Sequence[int] | None,
+    groups: Sequence[str],
+    budget: Budget | None,
+    rerank: str,
+) -> Evaluation:
+    """Measure rows of which some are queries and in the gallery that they search."""
+    if budget is not None:
+        raise UsageError(
+            "a limit of memory is not for queries that are in the gallery that they search.", code="conflicting-options"
+        )
+    labels, parts = dataset.labels, dataset.factors[QUERY]
+    if k is None:
+        k = default_depths(int((parts != 1).sum()) - 1)
+    scores = per_query_of_parts(rows, labels, parts, partial(per_query, k=k, rerank=rerank))
+    if "ranking" in groups:
+        ranking = per_query_of_parts(rows, labels, parts, ranking_per_query)
+        scores = replace(scores, values={**scores.values, **ranking.values})
+    return _build_evaluation(rows, labels, dataset, groups, scores, labels[scores.rows], _protocol(True, rerank))
+
+
+def _build_evaluation(
+    rows: np.ndarray,
+    labels: Any,
+    dataset: Dataset | None,
+    groups: Sequence[str],
+    scores: PerQuery,
+    query_labels: np.ndarray,
+    protocol: str,
+    queries: Any = None,
+) -> Evaluation:
     over_queries = {name: values for name, values in scores.values.items() if name not in CLASS_MEANS}
     classes = len(np.unique(scores.classes))
-    query_labels = np.asarray(arguments.get("query_labels", labels))[scores.rows]
     names = [dataset.classes[label] for label in query_labels] if dataset else query_labels.astype(str)
     return Evaluation(
         model=None,
         dataset=dataset.name if dataset else None,
         split=dataset.split if dataset else None,
-        protocol=_protocol("queries" in arguments, rerank),
+        protocol=protocol,
         runtime=None,
         precision=None,
         dim=int(np.shape(rows)[1]),

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from zoo.data.dataset import BOTH
 from zoo.errors import EvaluationError
 from zoo.evaluation import gpu
 from zoo.evaluation.inputs import RetrievalInputs, retrieval_inputs, rows_by_class
@@ -131,6 +132,30 @@ def per_query(
         hits = inputs.codes[indices] == inputs.query_codes[rows, None]
         pieces.append(measure_hits(hits, inputs.relatives[rows], depths))
     return build_per_query({name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}, inputs)
+
+
+def per_query_of_parts(
+    rows: np.ndarray, labels: np.ndarray, parts: np.ndarray, measure: Callable[..., PerQuery]
+) -> PerQuery:
+    """Return the metrics of queries of which some are in the gallery that they search, where none finds itself.
+
+    Args:
+        rows: Embeddings [n, d].
+        labels: Their classes, integers [n].
+        parts: The factor `query` [n]: 0 for the gallery, 1 for a query, 2 for both.
+        measure: `per_query` or `ranking_per_query`, with further arguments.
+    """
+    gallery, asking = np.flatnonzero(parts != 1), np.flatnonzero(parts == 1)
+    inside = measure(rows[gallery], labels[gallery])
+    chosen = parts[gallery[inside.rows]] == BOTH
+    results = [(gallery[inside.rows[chosen]], {name: values[chosen] for name, values in inside.values.items()})]
+    if len(asking):
+        outside = measure(rows[gallery], labels[gallery], queries=rows[asking], query_labels=labels[asking])
+        results.append((asking[outside.rows], outside.values))
+    measured = np.concatenate([numbers for numbers, _ in results])
+    names = [name for name in results[0][1] if all(name in values for _, values in results)]
+    values = {name: np.concatenate([values[name] for _, values in results]) for name in names}
+    return PerQuery(values, measured, labels[measured], int((parts > 0).sum()) - len(measured))
 
 
 def build_per_query(values: dict[str, np.ndarray], inputs: RetrievalInputs) -> PerQuery:

@@ -44,6 +44,10 @@ UNKNOWN_LICENCE = "unknown"
 TRAINING_DATA = "training_data"
 """Entry of recipe.json: the identity of the images that were trained on, and of a user's own their classes."""
 
+MODULES_FILE = "modules.json"
+MODULES = [{"idx": 0, "name": "0", "path": "", "type": "zoo.models.sentence_transformer.ImageEmbedding"}]
+"""What sentence-transformers loads from a model folder."""
+
 LARGEST_DIM = 65_536
 """Largest dimension of an embedding. A larger one in a card would request memory that no machine has."""
 
@@ -173,7 +177,9 @@ class Card:
         return {**dataclasses.asdict(self), "preprocessing": self.preprocessing.to_json()}
 
     def write(self, folder: Path) -> None:
+        """Write card.json, and modules.json, by which sentence-transformers finds the network."""
         write_json(folder / "card.json", self.to_json())
+        write_json(folder / MODULES_FILE, MODULES)
 
 
 def joint_licence(licences: Iterable[str]) -> str:

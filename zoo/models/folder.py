@@ -9,7 +9,7 @@ from typing import Any
 
 from zoo.errors import ModelFolderError, command
 from zoo.files import open_file, read_json, sha256_of
-from zoo.models.card import Card
+from zoo.models.card import MODULES_FILE, Card
 
 PYTORCH_SUFFIXES = (".pth", ".pt", ".bin", ".ckpt", ".tar")
 """Suffixes of PyTorch's files."""
@@ -22,6 +22,7 @@ ONNX = "onnx"
 
 KNOWN_FILES = (
     "card.json",
+    MODULES_FILE,
     CONFIG_FILE,
     WEIGHTS_FILE,
     HEADS_FILE,

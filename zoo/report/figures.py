@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib import import_module
 from importlib.util import find_spec
 from io import BytesIO
@@ -153,6 +154,8 @@ def curves(series: Mapping[str, Sequence[tuple[float, float]]], x_label: str = "
         for colour, points in zip(COLOURS, series.values(), strict=False):
             x, y = zip(*points, strict=True)
             axes.plot(x, y, color=colour, marker="o", markersize=3)
+        if _FORMAT.get() != "svg":
+            axes.legend([*series][: len(COLOURS)], fontsize=7)
         axes.xaxis.set_major_locator(MaxNLocator(integer=x_label == "epoch"))
         axes.set_xlabel(x_label)
         axes.set_ylabel(y_label)
@@ -219,17 +222,31 @@ def trade_off(points: Sequence[tuple[float, float, int]], x_label: str, y_label:
     return file.getvalue()
 
 
+_FORMAT = ContextVar("format", default="svg")
+
+
+@contextmanager
+def drawn_as(form: str) -> Iterator[None]:
+    """Let figures be files of another format than SVG: "pdf" or "png", with the names of their lines inside."""
+    token = _FORMAT.set(form)
+    try:
+        yield
+    finally:
+        _FORMAT.reset(token)
+
+
 @contextmanager
 def _figure(kind: str, size: tuple[float, float] = SIZE) -> Iterator[tuple[Axes, BytesIO]]:
     """Give axes to draw on and the file that is written when the block ends; equal input gives equal bytes."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
+    kind = _FORMAT.get() if kind == "svg" else kind
     file = BytesIO()
     with rc_context(STYLE):
         figure = Figure(figsize=size, layout="constrained")
         yield figure.subplots(), file
-        metadata = {"Date": None} if kind == "svg" else {"Software": None}
+        metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {"Software": None}}[kind]
         figure.savefig(file, format=kind, dpi=160, transparent=True, metadata=metadata)
     if kind == "svg":
         themed = _themed(file.getvalue())

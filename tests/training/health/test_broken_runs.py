@@ -34,7 +34,7 @@ def settings(loss: str, miner: str | None = None, **args: Any) -> ObjectiveSetti
 BROKEN: dict[str, tuple[str, ObjectiveSettings, dict[str, Any]]] = {
     "margin too large, triplet": ("margin-too-large", settings("triplet", DISTANCE, margin=3.0), {}),
     "margin too large, margin": ("margin-too-large", settings("margin", DISTANCE, margin=1.5), {}),
-    "margin too large, contrastive": ("margin-too-large", settings("contrastive", DISTANCE, negative_margin=3.0), {}),
+    "margin too large, contrastive": ("margin-too-large", settings("contrastive", DISTANCE, neg_margin=3.0), {}),
     "rate too high, margin": ("rate-too-high", OBJECTIVES["margin"], {"lr": 0.3, "backbone": FROZEN_NORM}),
     "rate too high, softmax": ("rate-too-high", OBJECTIVES["softmax"], {"lr": 3.0}),
     "rate too high, diverges": ("rate-too-high", OBJECTIVES["ms"], {"optimizer": Optimizer("sgd", 1e4)}),

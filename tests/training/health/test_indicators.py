@@ -29,10 +29,10 @@ from training.logging import flatten_record
 from training.losses import LOSSES
 from training.losses.contrastive import ContrastiveLoss
 from training.losses.margin import MarginLoss
-from training.losses.snr import SNRContrastiveLoss
+from training.losses.snr import SignalToNoiseRatioContrastiveLoss
 from training.losses.triplet import TripletMarginLoss
 from training.methods.base import objective_loss
-from training.miners.hard import HardMiner
+from training.miners.hard import BatchHardMiner
 from training.recipe import Objective, Optimizer, Schedule
 from training.recipes import RECIPES
 from training.trainer import Trainer, fit
@@ -102,7 +102,7 @@ def test_dead_class_vectors_are_no_nearer_to_their_own_samples() -> None:
 
 @pytest.mark.parametrize("mined", [True, False])
 def test_active_terms_of_a_triplet_loss(mined: bool) -> None:
-    rows, loss = unit_rows(), TripletMarginLoss(4, margin=0.2)
+    rows, loss = unit_rows(), TripletMarginLoss(0.2, active_only=False)
     every = [
         (a, p, n)
         for a, p, n in itertools.product(range(12), repeat=3)
@@ -120,31 +120,38 @@ def test_active_terms_of_a_triplet_loss(mined: bool) -> None:
 def test_active_terms_of_pair_losses() -> None:
     rows = unit_rows()
     within, between = pairs(rows)
-    contrast = ContrastiveLoss(4, positive_margin=0.9, negative_margin=1.1)
+    contrast = ContrastiveLoss(0.9, 1.1, active_only=False)
     losses = nn.ModuleList(
-        [contrast, MarginLoss(4, beta=1.0), SNRContrastiveLoss(4, positive_margin=0.5, negative_margin=1.0)]
+        [
+            contrast,
+            MarginLoss(beta=1.0, by_triplets=False),
+            SignalToNoiseRatioContrastiveLoss(0.5, 1.0, active_only=False),
+        ]
     )
     with observed(losses) as seen:
         for loss in losses:
             loss(rows, LABELS)
-    number = len(within) + len(between)
-    contrastive = sum(d > 0.9 for d in within) + sum(d < 1.1 for d in between)
+    numbers = len(within), len(between)
+    contrastive = [sum(d > 0.9 for d in within), sum(d < 1.1 for d in between)]
     margin = [sum(d > 0.8 for d in within), sum(d < 1.2 for d in between)]
     found = [(float(active), float(terms)) for active, terms, _ in seen.terms]
-    assert float(seen.terms[0][2]) == pytest.approx(
-        sum(max(0, d - 0.9) for d in within) + sum(max(0, 1.1 - d) for d in between), rel=1e-4
-    )
-    assert found[:3] == [(contrastive, number), (margin[0], len(within)), (margin[1], len(between))]
+    assert float(seen.terms[0][2]) == pytest.approx(sum(max(0, d - 0.9) for d in within), rel=1e-4)
+    assert float(seen.terms[1][2]) == pytest.approx(sum(max(0, 1.1 - d) for d in between), rel=1e-4)
+    expected = [*zip(contrastive, numbers, strict=True), *zip(margin, numbers, strict=True)]
+    assert found[:4] == expected
     centred = rows - rows.mean(1, keepdim=True)
     snr = [
         (float((centred[i] - centred[j]).square().sum() / centred[i].square().sum()), bool(LABELS[i] == LABELS[j]))
         for i, j in itertools.permutations(range(12), 2)
     ]
-    assert found[3] == (sum(d > 0.5 if same else d < 1.0 for d, same in snr), number)
+    assert found[4:] == [
+        (sum(d > 0.5 for d, same in snr if same), numbers[0]),
+        (sum(d < 1.0 for d, same in snr if not same), numbers[1]),
+    ]
 
 
 def test_nothing_is_observed_outside_the_block() -> None:
-    loss = TripletMarginLoss(4)
+    loss = TripletMarginLoss(0.2, active_only=False)
     with observed(loss) as seen:
         pass
     loss(unit_rows(), LABELS)
@@ -154,7 +161,9 @@ def test_nothing_is_observed_outside_the_block() -> None:
 @pytest.mark.parametrize("name", ["arcface", "cosface", "subcenter", "softtriple"])
 def test_active_terms_of_a_loss_of_class_vectors_are_misclassified_samples(name: str) -> None:
     rows = unit_rows()
-    loss = construct(LOSSES, "loss", name, {"scale": 1000.0}, {"classes": 4, "dim": rows.shape[1]})
+    constants = {"la" if name == "softtriple" else "scale": 1000.0}
+    sizes = {"num_classes": 4, "embedding_size": rows.shape[1]}
+    loss = construct(LOSSES, "loss", name, constants, sizes)
     with torch.no_grad(), observed(loss) as seen:
         loss(rows, LABELS)
     ((active, number, total),) = seen.terms
@@ -178,9 +187,9 @@ def test_hard_mining_takes_the_hardest_and_random_mining_any(tmp_path: Path) -> 
 
 
 def test_the_miner_of_a_loss_is_observed() -> None:
-    loss = TripletMarginLoss(4)
+    loss = TripletMarginLoss(0.2, active_only=False)
     with observed(loss) as seen:
-        objective_loss(loss, HardMiner(), unit_rows(), LABELS)
+        objective_loss(loss, BatchHardMiner(), unit_rows(), LABELS)
     assert seen.mined is not None
     assert torch.equal(seen.mined[1], LABELS)
 

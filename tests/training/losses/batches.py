@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import normalize
 
+from training.construction import construct
 from training.functional import Triplets
 from training.losses import LOSSES
+from training.losses.base import MetricLoss
 
 LABELS = [0, 1, 0, 2, 1, 1, 3, 2, 1]
 """Classes with two, four, two and one sample, in mixed order."""
@@ -49,15 +51,15 @@ def rows(kind: str, labels: list[int], unit: bool) -> Tensor:
     return embeddings
 
 
-def create(name: str, classes: int, seed: int = 0) -> nn.Module:
-    """The loss of that name with its defaults, in float64."""
+def create(name: str, classes: int = 4, seed: int = 0, **args: Any) -> MetricLoss:
+    """The loss of that name in float64, with the constants of the recipes except for some."""
     torch.manual_seed(seed)
-    sized = {"dim": DIM} if "dim" in inspect.signature(LOSSES[name]).parameters else {}
-    return LOSSES[name](classes=classes, **sized).double()
+    loss: MetricLoss = construct(LOSSES, "loss", name, args, {"num_classes": classes, "embedding_size": DIM})
+    return loss.double()
 
 
 def normalised(name: str) -> bool:
-    return bool(getattr(LOSSES[name], "normalised", True))
+    return create(name).normalize_embeddings
 
 
 def positives(labels: list[int], a: int) -> list[int]:

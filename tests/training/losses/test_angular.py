@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 from pytorch_metric_learning import losses
 
-from tests.training.losses.batches import LABELS, batch, mean, negatives, unit
-from training.losses.angular import AngularLoss
-from training.losses.n_pair import NPairsLoss
+from tests.training.losses.batches import LABELS, batch, create, mean, negatives, unit
 
 
 def naive(e: np.ndarray, pairs: list[tuple[int, int]], candidates: list[list[int]], alpha: float) -> float:
@@ -28,8 +26,8 @@ def test_one_pair_a_class_equals_the_loop(seed: int, alpha: float) -> None:
     e = embeddings.numpy()
     angular = naive(unit(e), [(0, 2), (1, 4), (3, 7)], [[4, 7], [2, 7], [2, 4]], alpha)
     length = mean([float(x @ x) for x in e])
-    expected = NPairsLoss(4, nu=0, all_samples=False)(embeddings, y).item() + 3 * angular + 0.01 * length
-    actual = AngularLoss(4, alpha, weight=3, nu=0.01, all_samples=False)(embeddings, y).item()
+    expected = create("npair", nu=0, pairs="first")(embeddings, y).item() + 3 * angular + 0.01 * length
+    actual = create("angular", alpha=alpha, weight=3, nu=0.01, pairs="first")(embeddings, y).item()
     assert actual == pytest.approx(expected, abs=1e-12)
 
 
@@ -39,13 +37,13 @@ def test_every_sample_is_an_anchor_against_all_of_other_classes(seed: int) -> No
     embeddings, y = batch(seed, labels, normalised=False)
     e, pairs = embeddings.numpy(), [(0, 4), (1, 3), (3, 1), (4, 0)]
     angular = naive(unit(e), pairs, [negatives(labels, a) for a, _ in pairs], 45)
-    expected = NPairsLoss(4)(embeddings, y).item() + 2 * angular
-    assert AngularLoss(4)(embeddings, y).item() == pytest.approx(expected, abs=1e-12)
+    expected = create("npair")(embeddings, y).item() + 2 * angular
+    assert create("angular")(embeddings, y).item() == pytest.approx(expected, abs=1e-12)
 
 
 def test_equals_pytorch_metric_learning() -> None:
     # It has the angular term alone, over all positive pairs: with two samples per class, ours. It does not normalise
     # the negatives: compare on unit embeddings.
     embeddings, y = batch(3, [0, 1, 2, 2, 0, 1])
-    actual = AngularLoss(3, weight=1, nu=0)(embeddings, y) - NPairsLoss(3, nu=0)(embeddings, y)
+    actual = create("angular", weight=1, nu=0, npair_weight=0)(embeddings, y)
     assert actual.item() == pytest.approx(losses.AngularLoss(alpha=45)(embeddings, y).item(), abs=1e-9)

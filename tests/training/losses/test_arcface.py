@@ -10,8 +10,8 @@ import torch
 from pytorch_metric_learning import losses
 from torch.nn.functional import cross_entropy
 
-from tests.training.losses.batches import DIM, LABELS, batch, mean, unit
-from training.losses.arcface import ArcFaceLoss, add_angle
+from tests.training.losses.batches import DIM, LABELS, batch, create, mean, unit
+from training.losses.arcface import add_angle
 
 
 def naive(cosines: np.ndarray, labels: list[int], scale: float, margin: float) -> float:
@@ -30,7 +30,7 @@ def naive(cosines: np.ndarray, labels: list[int], scale: float, margin: float) -
 def test_equals_the_loop_and_pytorch_metric_learning(seed: int, margin: float, clamped: bool) -> None:
     embeddings, y = batch(seed, LABELS)
     torch.manual_seed(seed)
-    loss = ArcFaceLoss(4, DIM, margin=margin, clamped=clamped).double()
+    loss = create("arcface", margin=math.degrees(margin), clamped=clamped)
     cosines = embeddings.numpy() @ unit(loss.centres.detach().numpy()).T
     expected = naive(cosines.clip(0) if clamped else cosines, LABELS, 16, margin)
     assert loss(embeddings, y).item() == pytest.approx(expected, abs=1e-12)
@@ -48,8 +48,8 @@ def test_the_target_falls_all_the_way_to_pi() -> None:
 def test_the_margin_changes_the_loss() -> None:
     embeddings, y = batch(0, LABELS)
     torch.manual_seed(0)
-    loss = ArcFaceLoss(4, DIM, scale=16, margin=0.5).double()
-    plain = ArcFaceLoss(4, DIM, scale=16, margin=0.0).double()
+    loss = create("arcface")
+    plain = create("arcface", margin=0.0)
     plain.centres.data = loss.centres.data
     assert loss(embeddings, y) > plain(embeddings, y) + 1
     # The published code shifts the logits of all classes by the target's change, which cross entropy does not see.

@@ -97,7 +97,7 @@ def test_keys_against_the_loop(dim: int, spread: float, temperature: float, form
     rows = unit(4 + 4 + 9, dim, spread=spread)
     queries, keys, others = rows[:4], rows[4:8], rows[8:]
     expected = of_keys(queries.numpy(), keys.numpy(), others.numpy(), temperature, **form)
-    loss = DaNCELoss(3, temperature, **form)
+    loss = DaNCELoss(temperature, **form)
     assert loss.contrast_keys(queries, keys, others).item() == pytest.approx(expected, rel=1e-9, abs=1e-9)
     single = loss.contrast_keys(queries.float(), keys.float(), others.float())
     assert single.item() == pytest.approx(expected, rel=1e-3, abs=1e-3)
@@ -116,7 +116,7 @@ def test_views_of_a_batch_against_the_loop(seed: int, published: bool) -> None:
         weights = [shares[a, n] for n in negatives(LABELS, a)] if published else row_weights(cosines, DIM)
         weighted = [w * c for w, c in zip(weights, cosines, strict=True)]
         terms += [term(s[a, p], weighted, 0.1, published) for p in positives(LABELS, a)]
-    assert DaNCELoss(4, 0.1, published=published)(embeddings, y).item() == pytest.approx(mean(terms), abs=1e-10)
+    assert DaNCELoss(0.1, published=published)(embeddings, y).item() == pytest.approx(mean(terms), abs=1e-10)
 
 
 def test_by_hand() -> None:
@@ -124,16 +124,16 @@ def test_by_hand() -> None:
     queries, keys = torch.tensor([[1.0, 0, 0]]), torch.tensor([[0.8, 0.6, 0]])
     others = torch.tensor([[0.5, 0.75**0.5, 0], [7 / 32, 0, (1 - (7 / 32) ** 2) ** 0.5], [0.0, 0.0, 1.0]])
     paper = math.log(math.exp(0.5) + math.exp(7 / 32 / 1.25) + 1) - 0.8
-    assert DaNCELoss(3, 1.0).contrast_keys(queries, keys, others).item() == pytest.approx(paper, abs=1e-6)
+    assert DaNCELoss(1.0).contrast_keys(queries, keys, others).item() == pytest.approx(paper, abs=1e-6)
     capped = math.log(math.exp(0.5 * 0.9) + math.exp(7 / 32 / 1.25) + 1) - 0.8
-    assert DaNCELoss(3, 1.0, cap=0.9).contrast_keys(queries, keys, others).item() == pytest.approx(capped, abs=1e-6)
+    assert DaNCELoss(1.0, cap=0.9).contrast_keys(queries, keys, others).item() == pytest.approx(capped, abs=1e-6)
     with_positive = math.log(1 + math.exp(paper))
-    assert DaNCELoss(3, 1.0, with_positive=True).contrast_keys(queries, keys, others).item() == pytest.approx(
+    assert DaNCELoss(1.0, with_positive=True).contrast_keys(queries, keys, others).item() == pytest.approx(
         with_positive, abs=1e-6
     )
     # One query has all of every negative's weight.
     published = math.log(1 + (math.exp(0.5) + math.exp(7 / 32) + 1) / math.exp(0.8))
-    assert DaNCELoss(3, 1.0, published=True).contrast_keys(queries, keys, others).item() == pytest.approx(
+    assert DaNCELoss(1.0, published=True).contrast_keys(queries, keys, others).item() == pytest.approx(
         published, abs=1e-6
     )
 
@@ -142,7 +142,7 @@ def test_a_query_with_only_far_negatives_weights_them_equally() -> None:
     queries, keys = torch.tensor([[1.0, 0, 0]]), torch.tensor([[1.0, 0, 0]])
     others = torch.tensor([[-1.0, 0, 0], [0.0, 1.0, 0]])
     expected = math.log(math.exp(-1) + 1) - 1
-    assert DaNCELoss(3, 1.0).contrast_keys(queries, keys, others).item() == pytest.approx(expected, abs=1e-6)
+    assert DaNCELoss(1.0).contrast_keys(queries, keys, others).item() == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("temperature", [0.01, 0.1])
@@ -150,16 +150,16 @@ def test_without_weights_the_loss_is_plain_nce(temperature: float) -> None:
     rows = unit(17)
     queries, keys, others = rows[:4], rows[4:8], rows[8:]
     logits = torch.cat([(queries * keys).sum(1, keepdim=True), queries @ others.T], 1) / temperature
-    published = DaNCELoss(3, temperature, weighted=False, published=True).contrast_keys(queries, keys, others)
+    published = DaNCELoss(temperature, weighted=False, published=True).contrast_keys(queries, keys, others)
     assert published.item() == pytest.approx(cross_entropy(logits, torch.zeros(4, dtype=torch.int64)).item(), rel=1e-9)
-    paper = DaNCELoss(3, temperature, weighted=False).contrast_keys(queries, keys, others)
+    paper = DaNCELoss(temperature, weighted=False).contrast_keys(queries, keys, others)
     assert paper.item() == pytest.approx((logits[:, 1:].logsumexp(1) - logits[:, 0]).mean().item(), rel=1e-9)
 
 
 @pytest.mark.parametrize("published", [False, True])
 def test_only_queries_get_a_gradient_and_none_through_the_weights(published: bool) -> None:
     queries, keys, others = (rows.clone().requires_grad_() for rows in unit(12, spread=2.0).split(4))
-    loss = DaNCELoss(3, 0.1, published=published)
+    loss = DaNCELoss(0.1, published=published)
     loss.contrast_keys(queries, keys, others).backward()
     assert keys.grad is None
     assert others.grad is None
@@ -179,7 +179,7 @@ def test_only_queries_get_a_gradient_and_none_through_the_weights(published: boo
 
 @pytest.mark.parametrize("published", [False, True])
 def test_gradients_without_weights(published: bool) -> None:
-    loss = DaNCELoss(3, 0.1, weighted=False, published=published)
+    loss = DaNCELoss(0.1, weighted=False, published=published)
     queries, keys, others = unit(12).split(4)
     assert torch.autograd.gradcheck(lambda q: loss.contrast_keys(q, keys, others), queries.clone().requires_grad_())
     embeddings, y = batch(0, LABELS)
@@ -191,7 +191,7 @@ def test_gradients_without_weights(published: bool) -> None:
 @pytest.mark.parametrize("labels", BATCHES.values(), ids=list(BATCHES))
 def test_degenerate_batches_have_finite_values_and_gradients(labels: list[int], kind: str, dtype: torch.dtype) -> None:
     embeddings = rows(kind, labels, unit=True).to(dtype).requires_grad_()
-    value = DaNCELoss(4)(embeddings, torch.tensor(labels))
+    value = DaNCELoss()(embeddings, torch.tensor(labels))
     value.backward()
     assert value.shape == ()
     assert torch.isfinite(value)
@@ -217,7 +217,7 @@ def test_degenerate_rows_have_finite_values_and_gradients(kind: str, dim: int, p
     elif kind == "one zero query":
         queries[1] = 0
     queries.requires_grad_()
-    value = DaNCELoss(3, published=published).contrast_keys(queries, keys, others)
+    value = DaNCELoss(published=published).contrast_keys(queries, keys, others)
     value.backward()
     assert torch.isfinite(value)
     assert queries.grad is not None
@@ -231,10 +231,10 @@ def test_nan_stays_visible() -> None:
     for place in range(3):
         rows = list(unit(12).split(4))
         rows[place][0] = torch.nan
-        assert not torch.isfinite(DaNCELoss(3).contrast_keys(*rows))
+        assert not torch.isfinite(DaNCELoss().contrast_keys(*rows))
 
 
 @pytest.mark.parametrize("args", [{"temperature": 0}, {"cap": 0}, {"nearest": 0}, {"nearest": 1.5}, {"farthest": 2.1}])
 def test_impossible_constants_are_rejected(args: dict[str, float]) -> None:
     with raises(RecipeError, "invalid-value"):
-        DaNCELoss(3, **args)
+        DaNCELoss(**args)

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from tests.training.losses.batches import (
     BATCHES,
-    DIM,
     ROWS,
     all_triplets,
     create,
@@ -26,16 +25,11 @@ from tests.training.losses.batches import (
     rows,
     unit,
 )
+from training.batch import Batch
 from training.losses import LOSSES
-from training.losses.angular import AngularLoss
-from training.losses.contrastive import ContrastiveLoss
 from training.losses.group import GroupLoss, choose_anchors
-from training.losses.margin import MarginLoss
-from training.losses.n_pair import NPairsLoss, choose_pairs
-from training.losses.proxy_nca import ProxyNCALoss
-from training.losses.quadruplet import QuadrupletLoss, add_second_negatives
-from training.losses.snr import SNRContrastiveLoss, SNRTripletLoss
-from training.losses.triplet import TripletMarginLoss
+from training.losses.n_pair import choose_pairs
+from training.losses.quadruplet import add_second_negatives
 
 Naive = Callable[[np.ndarray, list[int]], float]
 Oracle = Callable[[nn.Module, Tensor, list[int]], float]
@@ -292,7 +286,7 @@ OfPairs = Callable[[np.ndarray, list[tuple[int, int]], list[list[int]]], float]
 def of_all_samples(naive: OfPairs) -> Oracle:
     def oracle(loss: nn.Module, embeddings: Tensor, y: list[int]) -> float:
         torch.manual_seed(0)
-        drawn = choose_pairs(torch.tensor(y), all_samples=True)
+        drawn = choose_pairs(Batch(torch.zeros(len(y), 1), torch.tensor(y)), "random")
         pairs = list(zip(drawn.anchors.tolist(), drawn.positives.tolist(), strict=True))
         assert [a for a, _ in pairs] == [a for a in range(len(y)) if positives(y, a)]
         assert all(p in positives(y, a) for a, p in pairs)
@@ -341,7 +335,7 @@ def group_of(anchors: int) -> tuple[nn.Module, Oracle]:
         return group(loss, embeddings.numpy(), y, fixed, 5)
 
     torch.manual_seed(1)
-    return GroupLoss(4, DIM, anchors), oracle
+    return create("group", anchors=anchors), oracle
 
 
 def quadruplet(e: np.ndarray, tuples: list[list[int]]) -> float:
@@ -373,7 +367,7 @@ def quadruplet_of(given: bool) -> tuple[nn.Module, Oracle]:
         assert [(a, p) for a, p, *_ in tuples] == (pairs if given else sorted(set(pairs)))
         return quadruplet(embeddings.numpy(), tuples)
 
-    return QuadrupletLoss(4), oracle
+    return create("quadruplet"), oracle
 
 
 def of_pairs(naive: Naive) -> Oracle:
@@ -416,22 +410,22 @@ BY_CLASS: dict[str, Naive] = {
 CASES: dict[str, tuple[nn.Module, Oracle]] = {
     **{name: (create(name, 4), of_pairs(naive)) for name, naive in BY_PAIRS.items()},
     **{name: (create(name, 4), of_cosines(naive)) for name, naive in BY_CLASS.items()},
-    "contrastive, active_only": (ContrastiveLoss(4, active_only=True), of_pairs(contrastive_active)),
-    "triplet, active_only": (TripletMarginLoss(4, active_only=True), of_pairs(triplet_active)),
-    "margin, by_triplets": (MarginLoss(4, by_triplets=True), of_pairs(margin_by_triplets)),
-    "snr-contrastive, active_only": (SNRContrastiveLoss(4, active_only=True), of_pairs(snr_contrastive_active)),
-    "snr, active_only": (SNRTripletLoss(4, active_only=True), of_pairs(snr_triplet_active)),
+    "contrastive, active_only": (create("contrastive", active_only=True), of_pairs(contrastive_active)),
+    "triplet, active_only": (create("triplet", active_only=True), of_pairs(triplet_active)),
+    "margin, by_triplets": (create("margin", by_triplets=True), of_pairs(margin_by_triplets)),
+    "snr-contrastive, active_only": (create("snr-contrastive", active_only=True), of_pairs(snr_contrastive_active)),
+    "snr, active_only": (create("snr", active_only=True), of_pairs(snr_triplet_active)),
     "proxynca, positive_in_denominator": (
-        ProxyNCALoss(4, DIM, positive_in_denominator=True),
+        create("proxynca", positive_in_denominator=True),
         of_cosines(lambda c, y: cross_entropy(18 * c, y)),
     ),
     "softtriple": (create("softtriple", 4), softtriple),
     "softtriple, equal centres": (softtriple_of_equal_centres(), softtriple),
     "subcenter": (create("subcenter", 4), subcenter_arcface),
-    "npair": (NPairsLoss(4), of_all_samples(n_pair)),
-    "npair, a pair a class": (NPairsLoss(4, all_samples=False), of_a_pair_a_class(n_pair)),
-    "angular": (AngularLoss(4), of_all_samples(angular)),
-    "angular, a pair a class": (AngularLoss(4, all_samples=False), of_a_pair_a_class(angular)),
+    "npair": (create("npair"), of_all_samples(n_pair)),
+    "npair, a pair a class": (create("npair", pairs="first"), of_a_pair_a_class(n_pair)),
+    "angular": (create("angular"), of_all_samples(angular)),
+    "angular, a pair a class": (create("angular", pairs="first"), of_a_pair_a_class(angular)),
     "group, no anchors": group_of(0),
     "group, one anchor": group_of(1),
     "group": group_of(2),

@@ -25,6 +25,6 @@ def test_equals_the_loop_and_pytorch_metric_learning(seed: int, bins: int) -> No
             near += shares * (LABELS[x] == LABELS[a])
         result = [near[i] * near[: i + 1].sum() / every[: i + 1].sum() for i in range(bins + 1) if near[i] > 0]
         terms.append(1 - sum(result) / len(positives(LABELS, a)))
-    actual = FastAPLoss(4, bins)(embeddings, y).item()
+    actual = FastAPLoss(bins)(embeddings, y).item()
     assert actual == pytest.approx(mean(terms), abs=1e-12)
     assert actual == pytest.approx(losses.FastAPLoss(num_bins=bins)(embeddings, y).item(), abs=1e-9)

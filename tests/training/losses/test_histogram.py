@@ -27,7 +27,7 @@ def test_equals_the_loop_and_pytorch_metric_learning(seed: int, nodes: int) -> N
     near = triangles([s[a, p] for a in range(10) for p in positives(labels, a)], nodes)
     far = triangles([s[a, n] for a in range(10) for n in negatives(labels, a)], nodes)
     expected = sum(far[r] * near[q] for r in range(nodes) for q in range(r + 1))
-    actual = HistogramLoss(4, nodes)(embeddings, y).item()
+    actual = HistogramLoss(nodes - 1)(embeddings, y).item()
     assert actual == pytest.approx(expected, abs=1e-12)
     # Theirs places the nodes in float32.
     assert actual == pytest.approx(losses.HistogramLoss(n_bins=nodes - 1)(embeddings, y).item(), abs=1e-6)
@@ -38,11 +38,11 @@ def test_a_class_with_one_sample_has_negative_pairs() -> None:
     s = embeddings.numpy() @ embeddings.numpy().T
     near = triangles([s[a, p] for a in range(9) for p in positives(LABELS, a)], 65)
     far = triangles([s[a, n] for a in range(9) for n in negatives(LABELS, a)], 65)
-    assert HistogramLoss(4)(embeddings, y).item() == pytest.approx(float(far @ near.cumsum()), abs=1e-12)
+    assert HistogramLoss(64)(embeddings, y).item() == pytest.approx(float(far @ near.cumsum()), abs=1e-12)
 
 
 def test_separated_and_inverted_classes() -> None:
     rows = torch.tensor([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0], [-1.0, 0.0]])
-    assert HistogramLoss(2)(rows, torch.tensor([0, 0, 1, 1])).item() == 0
+    assert HistogramLoss(64)(rows, torch.tensor([0, 0, 1, 1])).item() == 0
     # Every positive pair is opposite; half of the negative pairs coincide, half are opposite too.
-    assert HistogramLoss(2)(rows, torch.tensor([0, 1, 0, 1])).item() == 1
+    assert HistogramLoss(64)(rows, torch.tensor([0, 1, 0, 1])).item() == 1

@@ -8,8 +8,7 @@ import pytest
 import torch
 from pytorch_metric_learning import distances, losses, regularizers
 
-from tests.training.losses.batches import LABELS, batch, distance, mean, negatives, positives
-from training.losses.lifted import LiftedStructureLoss
+from tests.training.losses.batches import LABELS, batch, create, distance, mean, negatives, positives
 
 
 @pytest.mark.parametrize("squared_norm", [True, False])
@@ -23,7 +22,7 @@ def test_equals_the_loop(seed: int, squared_norm: bool) -> None:
             pushed = math.log(sum(math.exp(0.7 - distance(e[a], e[n])) for n in negatives(LABELS, a)))
             terms.append(max(0.0, pulled + pushed))
     lengths = [math.sqrt(sum(x * x)) ** (2 if squared_norm else 1) for x in e]
-    actual = LiftedStructureLoss(4, margin=0.7, nu=0.01, squared_norm=squared_norm)(embeddings, y)
+    actual = create("lifted", neg_margin=0.7, nu=0.01, squared_norm=squared_norm)(embeddings, y)
     assert actual.item() == pytest.approx(mean(terms) + 0.01 * mean(lengths), abs=1e-12)
 
 
@@ -37,10 +36,10 @@ def test_equals_pytorch_metric_learning(squared_norm: bool) -> None:
         embedding_regularizer=regularizers.LpRegularizer(power=2 if squared_norm else 1),
         embedding_reg_weight=0.005,
     )
-    actual = LiftedStructureLoss(3, squared_norm=squared_norm)
+    actual = create("lifted", squared_norm=squared_norm)
     assert actual(embeddings, y).item() == pytest.approx(reference(embeddings, y).item(), abs=1e-9)
 
 
 def test_long_embeddings_do_not_overflow() -> None:
     embeddings, y = batch(5, LABELS, normalised=False)
-    assert torch.isfinite(LiftedStructureLoss(4)(1e4 * embeddings.float(), y))
+    assert torch.isfinite(create("lifted")(1e4 * embeddings.float(), y))

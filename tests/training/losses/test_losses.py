@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from inspect import signature
+from typing import Any
+
 import pytest
 import torch
+from pytorch_metric_learning import losses as pml_losses
+from pytorch_metric_learning import miners as pml_miners
 from torch import Tensor, nn
 
 from tests.raising import raises
-from tests.training.losses.batches import DIM, LABELS, batch, create, normalised
+from tests.training.losses.batches import DIM, LABELS, all_triplets, batch, create, indices, normalised
 from tests.training.methods.batches import method, minibatch, trunk
+from training.batch import Batch
+from training.functional import Pairs, Triplets
 from training.losses import LOSSES
+from training.losses.base import accepted_tuples
+from training.methods.base import Plain
 from training.miners import create_miner
 from training.recipe import Objective
 from zoo.errors import RecipeError, UsageError
@@ -78,19 +87,31 @@ def test_a_step_downhill_lowers_the_loss(name: str) -> None:
     assert after < before
 
 
+def value_of(name: str, embeddings: Tensor, labels: Tensor, **args: Any) -> float:
+    """The value of a loss of four classes; what it draws is the same each time."""
+    loss = create(name, 4)
+    torch.manual_seed(0)
+    value: Tensor = loss(embeddings, labels, **args)
+    return value.item()
+
+
 @pytest.mark.parametrize("name", LOSSES)
-def test_the_plain_method_passes_unit_or_raw_embeddings(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Tensor] = []
+def test_embeddings_are_scaled_to_unit_length_unless_the_loss_is_defined_on_raw_ones(name: str) -> None:
+    raw, y = batch(4, LABELS, normalised=False)
+    unit = torch.nn.functional.normalize(raw, dim=1)
+    assert (value_of(name, raw, y) == pytest.approx(value_of(name, unit, y), abs=1e-9)) == normalised(name)
 
-    def forward(self: nn.Module, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
-        seen.append(embeddings)
-        return embeddings.sum()
 
-    monkeypatch.setattr(LOSSES[name], "forward", forward)
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_plain_method_calls_a_loss_as_its_user_does(name: str) -> None:
     labels, net = [0, 0, 1, 1, 2, 3], trunk()
-    method(Objective(name), labels, {"embedding": DIM}, net).loss(minibatch(net, labels))
-    (embeddings,) = seen
-    assert torch.allclose(embeddings.norm(dim=1), torch.ones(6), atol=1e-5) == normalised(name)
+    built = method(Objective(name), labels, {"embedding": DIM}, net)
+    step = minibatch(net, labels)
+    raw = built.heads["embedding"](step.features)
+    torch.manual_seed(0)
+    expected = built.objective(raw, step.labels)
+    torch.manual_seed(0)
+    assert built.loss(step)["loss"].item() == expected.item()
 
 
 @pytest.mark.parametrize(
@@ -132,44 +153,142 @@ def test_labels_out_of_range_are_rejected(name: str, label: int) -> None:
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_other_shapes_and_dtypes_are_rejected(name: str) -> None:
+def test_other_shapes_and_labels_that_are_no_whole_numbers_are_rejected(name: str) -> None:
     """Without the check several losses would take labels that lack a row, and others would raise torch's errors."""
     loss, (embeddings, labels) = create(name, 4), batch(0, [0, 0, 1, 1, 2], normalised(name))
     for wrong in (labels[:-1], labels[:, None]):
         with pytest.raises(UsageError) as caught:
             loss(embeddings, wrong)
         assert str(list(wrong.shape)) in str(caught.value)
-    for dtype in (torch.int32, torch.float32):
-        with pytest.raises(UsageError) as caught:
+    for dtype in (torch.bool, torch.float32):
+        with raises(UsageError, "invalid-labels"):
             loss(embeddings, labels.to(dtype))
-        assert str(dtype).removeprefix("torch.") in str(caught.value)
+    with raises(UsageError, "invalid-value"):
+        loss(embeddings.long(), labels)
 
 
-@pytest.mark.parametrize("name", ["margin", "triplet", "snr"])
-def test_a_loss_of_triplets_rejects_pairs(name: str) -> None:
-    embeddings, labels = batch(0, [0, 0, 1, 1, 2], normalised(name))
-    with pytest.raises(UsageError):
-        create(name, 4)(embeddings, labels, create_miner("ms", {})(embeddings, labels))
+@pytest.mark.parametrize("name", LOSSES)
+def test_labels_of_every_integer_type_mean_the_same(name: str) -> None:
+    embeddings, y = batch(0, LABELS)
+    expected = value_of(name, embeddings, y)
+    for dtype in (torch.uint8, torch.int8, torch.int16, torch.int32):
+        assert value_of(name, embeddings, y.to(dtype)) == expected
 
 
-def test_a_custom_loss_must_annotate_its_tuples(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Own(nn.Module):
-        def __init__(self, classes: int) -> None:
-            super().__init__()
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("parameters", [torch.float32, torch.float16])
+def test_half_precision_is_computed_in_float32(name: str, dtype: torch.dtype, parameters: torch.dtype) -> None:
+    embeddings, y = batch(0, LABELS)
+    loss, half = create(name, 4).to(parameters), embeddings.to(dtype).requires_grad_()
+    torch.manual_seed(0)
+    expected = loss.float()(half.detach().float(), y)
+    torch.manual_seed(0)
+    value = loss.to(parameters)(half, y)
+    value.backward()
+    assert value.item() == pytest.approx(expected.item(), rel=1e-5, abs=1e-6)
+    assert half.grad is not None
+    assert half.grad.dtype == dtype
+    assert torch.isfinite(half.grad).all()
 
-        def forward(self, embeddings: Tensor, labels: Tensor, tuples=None) -> Tensor:  # type: ignore[no-untyped-def]
-            return embeddings.sum()
 
-    monkeypatch.setitem(LOSSES, "own", Own)
-    with raises(RecipeError, "conflicting-settings"):
-        method(Objective("own", "random"), [0, 1], {"embedding": DIM})
+@pytest.mark.parametrize("name", LOSSES)
+def test_double_embeddings_need_no_double_loss(name: str) -> None:
+    embeddings, y = batch(0, LABELS)
+    loss = create(name, 4).float()
+    torch.manual_seed(0)
+    single = loss(embeddings, y)
+    torch.manual_seed(0)
+    assert single.item() == pytest.approx(loss.double()(embeddings, y).item(), rel=1e-6, abs=1e-7)
+
+
+JOINED, REFUSED, WITHOUT = ["margin", "triplet", "snr"], ["npair", "angular", "quadruplet"], ["arcface", "fastap"]
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_pairs_become_the_triplets_of_their_anchors(name: str) -> None:
+    embeddings, y = batch(0, LABELS)
+    pairs = create_miner("ms", {})(embeddings, y)
+    triplets = [
+        (int(a), int(p), int(n))
+        for a, p in zip(pairs[0], pairs[1], strict=True)
+        for other, n in zip(pairs[2], pairs[3], strict=True)
+        if other == a
+    ]
+    expected = value_of(name, embeddings, y, indices_tuple=indices(triplets))
+    assert value_of(name, embeddings, y, indices_tuple=pairs) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", [*REFUSED, *WITHOUT])
+def test_other_tuples_than_those_of_a_loss_are_one_error(name: str) -> None:
+    embeddings, y = batch(0, LABELS)
+    with raises(UsageError, "invalid-value"):
+        value_of(name, embeddings, y, indices_tuple=create_miner("ms", {})(embeddings, y))
+    with raises(UsageError, "invalid-value"):
+        value_of(name, embeddings, y, indices_tuple=(y, y))
+
+
+@pytest.mark.parametrize("name", [name for name in LOSSES if Triplets in accepted_tuples(LOSSES[name])])
+def test_plain_tuples_are_those_of_their_kind(name: str) -> None:
+    embeddings, y = batch(0, LABELS)
+    triplets = indices(all_triplets(LABELS))
+    expected = value_of(name, embeddings, y, indices_tuple=triplets)
+    assert value_of(name, embeddings, y, indices_tuple=tuple(triplets)) == expected
+    assert value_of(name, embeddings, y, indices_tuple=list(triplets)) == expected
+
+
+COMPARING = [name for name in LOSSES if LOSSES[name].compares_references]
+
+
+@pytest.mark.parametrize("name", COMPARING)
+def test_references_are_what_the_embeddings_are_compared_with(name: str) -> None:
+    """As if the references joined the batch, and every pair had its anchor among the embeddings."""
+    (rows, y), (references, other) = batch(0, [0, 1, 2, 1]), batch(1, [1, 0, 2, 2, 0, 3])
+    args = {"kept_only": True} if name == "ms" else {"nu": 0} if "nu" in signature(LOSSES[name]).parameters else {}
+    loss, every = create(name, 4, **args), Batch(rows, y, references, other)
+    joined, labels = torch.cat([rows, references]), torch.cat([y, other])
+    a, p, b, n = every.all_pairs()
+    pairs = Pairs(a, p + 4, b, n + 4)
+    expected = loss(joined, labels, pairs)
+    if name == "margin":
+        loss.by_triplets = True
+    assert loss(rows, y, None, references, other).item() == pytest.approx(expected.item(), abs=1e-9)
+    assert loss(rows, y, (a, p, b, n), references, other).item() == pytest.approx(expected.item(), abs=1e-9)
+
+
+@pytest.mark.parametrize("name", sorted(set(LOSSES) - set(COMPARING)))
+def test_other_losses_refuse_references(name: str) -> None:
+    embeddings, y = batch(0, LABELS)
+    with raises(UsageError, "option-without-effect"):
+        create(name)(embeddings, y, None, embeddings, y)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_representation_names_every_constant(name: str) -> None:
+    loss = create(name)
+    given = {"class_sizes"} | ({"num_classes"} if loss.num_classes is None else set())
+    for constant in set(signature(LOSSES[name]).parameters) - given:
+        assert f"{constant}=" in repr(loss)
+    assert "beta=1.2" in repr(create("margin"))
+
+
+@pytest.mark.parametrize("mined", [True, False])
+def test_losses_and_miners_of_another_library_train_as_they_are(mined: bool) -> None:
+    labels, net = [0, 0, 1, 1, 2, 3], trunk()
+    loss = pml_losses.ArcFaceLoss(4, DIM) if not mined else pml_losses.TripletMarginLoss()
+    head = nn.ModuleDict({"embedding": nn.Linear(net(torch.zeros(1, 3, 4, 4)).shape[1], DIM)})
+    built = Plain(head, loss, pml_miners.MultiSimilarityMiner() if mined else None)
+    step = minibatch(net, labels)
+    raw = head["embedding"](step.features)
+    pairs = pml_miners.MultiSimilarityMiner()(raw, step.labels) if mined else None
+    assert built.loss(step)["loss"].item() == pytest.approx(loss(raw, step.labels, pairs).item(), abs=1e-6)
 
 
 @pytest.mark.parametrize("name", ["arcface", "cosface", "softmax", "proxynca"])
 def test_class_vectors_may_start_normal_as_in_pytorch_metric_learning(name: str) -> None:
     """Reality's rates turn a vector by about rate x steps / length: the length is that of N(0, 1)."""
     torch.manual_seed(0)
-    loss = LOSSES[name](classes=200, dim=128, start="normal")
+    loss = LOSSES[name](num_classes=200, embedding_size=128)
     (vectors,) = loss.parameters()
     assert vectors.shape == (200, 128)
     assert vectors.mean().item() == pytest.approx(0, abs=0.03)
@@ -182,7 +301,7 @@ def test_centres_of_softtriple_may_start_as_in_pytorch_metric_learning() -> None
 
     torch.manual_seed(0)
     theirs = SoftTripleLoss(num_classes=98, embedding_size=128, centers_per_class=10).fc
-    (ours,) = LOSSES["softtriple"](classes=98, dim=128, centres=10, start="kaiming").parameters()
+    (ours,) = LOSSES["softtriple"](98, 128).parameters()
     own = torch.empty_like(theirs)
     torch.nn.init.kaiming_uniform_(own, a=5**0.5)
     assert ours.std().item() == pytest.approx(own.std().item(), rel=0.01)
@@ -191,5 +310,5 @@ def test_centres_of_softtriple_may_start_as_in_pytorch_metric_learning() -> None
 
 def test_an_unknown_start_is_an_error() -> None:
     with raises(RecipeError, "unknown-name") as caught:
-        LOSSES["cosface"](classes=4, dim=8, start="norml")
+        LOSSES["cosface"](4, 8, start="norml")
     assert "'normal'" in str(caught.value)

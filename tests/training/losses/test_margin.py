@@ -1,14 +1,14 @@
-"""Margin loss against a double loop in float64 and against pytorch-metric-learning."""
+"""Margin loss against a double loop in float64."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
-from pytorch_metric_learning import losses as pml_losses
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from tests.training.losses.batches import create
 from training.functional import Triplets
 from training.losses.margin import MarginLoss
 
@@ -38,7 +38,7 @@ def test_equals_the_naive_loop_over_triplets(seed: int) -> None:
     embeddings, y = batch(seed, labels)
     triplets = [(a, p, n) for a in range(7) for p in range(7) for n in range(7)]
     triplets = [(a, p, n) for a, p, n in triplets if a != p and labels[a] == labels[p] != labels[n]]
-    loss = MarginLoss(3, margin=0.3, beta=1.1).double()
+    loss = create("margin", 3, margin=0.3, beta=1.1)
     loss.beta.data = torch.tensor([0.9, 1.2, 1.4], dtype=torch.float64)
     actual = loss(embeddings, y, Triplets(*torch.tensor(triplets).T))
     assert actual.item() == pytest.approx(
@@ -46,25 +46,10 @@ def test_equals_the_naive_loop_over_triplets(seed: int) -> None:
     )
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_over_all_pairs_equals_pytorch_metric_learning(seed: int) -> None:
-    embeddings, y = batch(seed, [0, 0, 1, 1, 1, 2])
-    actual = MarginLoss(3, margin=0.2, beta=1.2, by_triplets=True).double()(embeddings, y)
-    reference = pml_losses.MarginLoss(margin=0.2, nu=0, beta=1.2, triplets_per_anchor="all")
-    # PML counts a positive pair once for every negative of its anchor; triplets give the same weights here.
-    labels = y.tolist()
-    triplets = [(a, p, n) for a in range(6) for p in range(6) for n in range(6)]
-    triplets = [(a, p, n) for a, p, n in triplets if a != p and labels[a] == labels[p] != labels[n]]
-    indices = Triplets(*torch.tensor(triplets).T)
-    mined = MarginLoss(3, margin=0.2, beta=1.2).double()(embeddings, y, indices)
-    assert mined.item() == pytest.approx(reference(embeddings, y, indices_tuple=tuple(indices)).item(), abs=1e-9)
-    assert actual.item() == pytest.approx(mined.item(), abs=1e-9)
-
-
 def test_all_pairs_by_hand() -> None:
     # Three points of the plane: 0 degrees and 90 degrees of class 0, 180 degrees of class 1.
     embeddings = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]], dtype=torch.float64)
-    loss = MarginLoss(2, margin=0.2, beta=1.2).double()(embeddings, torch.tensor([0, 0, 1]))
+    loss = create("margin", 2)(embeddings, torch.tensor([0, 0, 1]))
     # Positive pairs (twice): sqrt 2 - 1.0. Negative pairs: 0-2 at distance 2 inactive, 1-2 at sqrt 2: 1.4 - sqrt 2 < 0.
     assert loss.item() == pytest.approx(2**0.5 - 1.0, abs=1e-6)
 
@@ -72,7 +57,7 @@ def test_all_pairs_by_hand() -> None:
 def test_gradients() -> None:
     embeddings, y = batch(0, [0, 0, 1, 1, 2])
     embeddings.requires_grad_()
-    loss = MarginLoss(3).double()
+    loss = create("margin", 3)
     assert torch.autograd.gradcheck(
         lambda e, beta: _with_beta(loss, e, y, beta), (embeddings, loss.beta.detach().requires_grad_())
     )
@@ -86,7 +71,7 @@ def test_nothing_mined_is_a_loss_of_zero() -> None:
     embeddings, y = batch(1, [0, 1])
     none = torch.empty(0, dtype=torch.int64)
     embeddings.requires_grad_()
-    value = MarginLoss(2).double()(embeddings, y, Triplets(none, none, none))
+    value = create("margin", 2)(embeddings, y, Triplets(none, none, none))
     value.backward()
     assert value.item() == 0
 
@@ -94,5 +79,5 @@ def test_nothing_mined_is_a_loss_of_zero() -> None:
 def test_the_order_of_the_batch_does_not_matter() -> None:
     embeddings, y = batch(2, [0, 0, 1, 1, 2, 2])
     order = torch.tensor([3, 0, 5, 1, 4, 2])
-    loss = MarginLoss(3).double()
+    loss = create("margin", 3)
     assert loss(embeddings[order], y[order]).item() == pytest.approx(loss(embeddings, y).item(), abs=1e-12)

@@ -6,9 +6,8 @@ import math
 
 import pytest
 import torch
-from pytorch_metric_learning import losses, miners
 
-from tests.training.losses.batches import LABELS, all_triplets, batch, indices, mean, negatives, positives
+from tests.training.losses.batches import LABELS, all_triplets, batch, create, indices, mean, negatives, positives
 from training.functional import Pairs
 from training.losses.multi_similarity import MultiSimilarityLoss
 
@@ -23,7 +22,7 @@ def test_equals_the_loop_over_all_and_over_kept_pairs(seed: int, kept_only: bool
         [(a, n) for a in range(9) for n in negatives(LABELS, a)],
     )
     some = every[0][seed::3], every[1][seed::4]
-    loss = MultiSimilarityLoss(4, 1.5, 20, 0.4, kept_only)
+    loss = MultiSimilarityLoss(1.5, 20, 0.4, kept_only=kept_only)
     for near, far in (every, some):
         terms = []
         for a in range(9):
@@ -35,18 +34,8 @@ def test_equals_the_loop_over_all_and_over_kept_pairs(seed: int, kept_only: bool
         assert loss(embeddings, y, pairs).item() == pytest.approx(mean(terms), abs=1e-12)
 
 
-def test_equals_pytorch_metric_learning_with_its_miner() -> None:
-    embeddings, y = batch(5, LABELS)
-    actual, reference = MultiSimilarityLoss(4), losses.MultiSimilarityLoss(alpha=2, beta=40, base=0.5)
-    assert actual(embeddings, y).item() == pytest.approx(reference(embeddings, y).item(), abs=1e-9)
-    pairs = miners.MultiSimilarityMiner(epsilon=0.1)(embeddings, y)
-    assert actual(embeddings, y, Pairs(*pairs)).item() == pytest.approx(
-        reference(embeddings, y, pairs).item(), abs=1e-9
-    )
-
-
 def test_triplets_count_as_their_distinct_pairs() -> None:
     embeddings, y = batch(6, [0, 0, 1, 1])
     triplets = indices(all_triplets([0, 0, 1, 1]))
-    loss = MultiSimilarityLoss(2)
+    loss = create("ms")
     assert loss(embeddings, y, triplets).item() == pytest.approx(loss(embeddings, y).item(), abs=1e-12)

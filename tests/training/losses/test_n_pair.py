@@ -9,8 +9,9 @@ import pytest
 import torch
 from pytorch_metric_learning import distances, losses, regularizers
 
-from tests.training.losses.batches import LABELS, batch, indices, mean, negatives
-from training.losses.n_pair import NPairsLoss, choose_pairs
+from tests.training.losses.batches import LABELS, batch, create, indices, mean, negatives
+from training.batch import Batch
+from training.losses.n_pair import choose_pairs
 
 
 def naive(e: np.ndarray, pairs: list[tuple[int, int]], candidates: list[list[int]]) -> float:
@@ -30,7 +31,7 @@ def test_one_pair_a_class_equals_the_loop_and_pytorch_metric_learning(seed: int,
     candidates = [[4, 7], [2, 7], [2, 4]]
     e = embeddings.numpy()
     length = mean([float(x @ x) ** (1 if squared_norm else 0.5) for x in e])
-    actual = NPairsLoss(4, nu=0.01, all_samples=False, squared_norm=squared_norm)(embeddings, y).item()
+    actual = create("npair", nu=0.01, pairs="first", squared_norm=squared_norm)(embeddings, y).item()
     assert actual == pytest.approx(naive(e, pairs, candidates) + 0.01 * length, abs=1e-12)
     reference = losses.NPairsLoss(
         distance=distances.DotProductSimilarity(normalize_embeddings=False),
@@ -48,11 +49,11 @@ def test_every_sample_is_an_anchor_against_all_of_other_classes(seed: int) -> No
     embeddings, y = batch(seed, labels, normalised=False)
     e, pairs = embeddings.numpy(), [(0, 4), (1, 3), (3, 1), (4, 0)]
     expected = naive(e, pairs, [negatives(labels, a) for a, _ in pairs]) + 0.005 * mean([float(x @ x) for x in e])
-    assert NPairsLoss(4)(embeddings, y).item() == pytest.approx(expected, abs=1e-12)
+    assert create("npair")(embeddings, y).item() == pytest.approx(expected, abs=1e-12)
 
 
 def test_an_anchor_of_spc_2_has_110_negatives() -> None:
-    pairs = choose_pairs(torch.arange(112) // 2, all_samples=True)
+    pairs = choose_pairs(Batch(torch.zeros(112, 1), torch.arange(112) // 2), "random")
     assert pairs.anchors.tolist() == list(range(112))
     assert pairs.negative.sum(1).tolist() == [110] * 112
 
@@ -62,7 +63,7 @@ def test_the_positive_of_an_anchor_is_any_of_its_class() -> None:
     torch.manual_seed(0)
     drawn = set()
     for _ in range(50):
-        pairs = choose_pairs(y, all_samples=True)
+        pairs = choose_pairs(Batch(torch.zeros(9, 1), y), "random")
         drawn |= {(int(a), int(p)) for a, p in zip(pairs.anchors, pairs.positives, strict=True)}
     assert drawn == {(a, p) for a in range(9) for p in range(9) if a != p and LABELS[a] == LABELS[p]}
 
@@ -71,11 +72,11 @@ def test_triplets_of_one_pair_are_one_term_of_all_their_negatives() -> None:
     embeddings, y = batch(6, [0, 1, 2, 3, 4, 5], normalised=False)
     triplets = [(0, 1, 2), (0, 1, 4), (3, 2, 5), (0, 1, 5)]
     expected = naive(embeddings.numpy(), [(0, 1), (3, 2)], [[2, 4, 5], [5]])
-    assert NPairsLoss(6, nu=0)(embeddings, y, indices(triplets)).item() == pytest.approx(expected, abs=1e-12)
-    none = NPairsLoss(6, nu=0)(embeddings, y, indices([]))
+    assert create("npair", nu=0)(embeddings, y, indices(triplets)).item() == pytest.approx(expected, abs=1e-12)
+    none = create("npair", nu=0)(embeddings, y, indices([]))
     assert none.item() == 0
 
 
 def test_long_embeddings_do_not_overflow() -> None:
     embeddings, y = batch(5, LABELS, normalised=False)
-    assert torch.isfinite(NPairsLoss(4)(1e4 * embeddings.float(), y))
+    assert torch.isfinite(create("npair")(1e4 * embeddings.float(), y))

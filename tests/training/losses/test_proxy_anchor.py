@@ -16,7 +16,7 @@ from training.losses.proxy_anchor import ProxyAnchorLoss
 def test_equals_the_loop_and_pytorch_metric_learning(seed: int) -> None:
     embeddings, y = batch(seed, LABELS)
     torch.manual_seed(seed)
-    loss = ProxyAnchorLoss(6, DIM, alpha=12, delta=0.2).double()
+    loss = ProxyAnchorLoss(6, DIM, alpha=12, margin=0.2).double()
     s = embeddings.numpy() @ unit(loss.proxies.detach().numpy()).T
     pulled, pushed = [], []
     for p in range(6):

@@ -23,7 +23,7 @@ def test_equals_the_loop(seed: int, squared: bool) -> None:
     first = [distance(e[a], e[p]) ** power - distance(e[a], e[n]) ** power + 0.3 for a, p, n, _ in chosen]
     second = [distance(e[a], e[p]) ** power - distance(e[n], e[m]) ** power + 0.1 for a, p, n, m in chosen]
     expected = mean([max(0.0, x) for x in first]) + mean([max(0.0, x) for x in second])
-    loss = QuadrupletLoss(4, 0.3, 0.1, **({"squared": True} if squared else {}))
+    loss = QuadrupletLoss(0.3, 0.1, **({"squared": True} if squared else {}))
     actual = loss(embeddings, y, Quadruplets(*torch.tensor(chosen).T))
     assert actual.item() == pytest.approx(expected, abs=1e-12)
 
@@ -52,7 +52,7 @@ def test_without_a_third_class_only_the_first_term_remains() -> None:
     assert add_second_negatives(y, triplets).others.tolist() == [-1] * len(triplets.anchors)
     e = embeddings.numpy()
     first = [distance(e[a], e[p]) - distance(e[a], e[n]) + 0.2 for a, p, n in all_triplets(labels)]
-    actual = QuadrupletLoss(2)(embeddings, y, triplets)
+    actual = QuadrupletLoss()(embeddings, y, triplets)
     assert actual.item() == pytest.approx(mean([max(0.0, x) for x in first]), abs=1e-12)
 
 

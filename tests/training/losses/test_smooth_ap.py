@@ -38,7 +38,7 @@ def naive(s: np.ndarray, labels: list[int], temperature: float, query_counted: b
 def test_equals_the_loop(seed: int, temperature: float, query_counted: bool) -> None:
     embeddings, y = batch(seed, LABELS)
     s = embeddings.numpy() @ embeddings.numpy().T
-    actual = SmoothAPLoss(4, temperature, query_counted)(embeddings, y).item()
+    actual = SmoothAPLoss(temperature, query_counted=query_counted)(embeddings, y).item()
     assert actual == pytest.approx(naive(s, LABELS, temperature, query_counted), abs=1e-9)
 
 
@@ -46,7 +46,7 @@ def test_equals_the_loop(seed: int, temperature: float, query_counted: bool) -> 
 def test_with_the_query_it_is_that_of_pytorch_metric_learning(seed: int) -> None:
     embeddings, y = batch(seed, [0, 0, 0, 1, 1, 1, 2, 2, 2])
     theirs = losses.SmoothAPLoss(temperature=0.05)(embeddings.float(), y).item()
-    assert SmoothAPLoss(3, 0.05, query_counted=True)(embeddings, y).item() == pytest.approx(theirs, abs=1e-5)
+    assert SmoothAPLoss(0.05)(embeddings, y).item() == pytest.approx(theirs, abs=1e-5)
 
 
 def test_at_a_small_temperature_it_is_the_average_precision() -> None:
@@ -56,4 +56,4 @@ def test_at_a_small_temperature_it_is_the_average_precision() -> None:
     labels = torch.tensor([0, 0, 1, 0, 2])
     # Query 1 finds 0 and 2 at equal similarity, then 3; query 3 finds 2, 1 and 0.
     expected = [(1 + 2 / 3) / 2, (1 / 1.5 + 2 / 3) / 2, (1 / 2 + 2 / 3) / 2]
-    assert 1 - SmoothAPLoss(3, 1e-4)(rows, labels).item() == pytest.approx(mean(expected), abs=1e-9)
+    assert 1 - SmoothAPLoss(1e-4, query_counted=False)(rows, labels).item() == pytest.approx(mean(expected), abs=1e-9)

@@ -9,7 +9,7 @@ from pytorch_metric_learning import distances, losses, regularizers
 
 from tests.training.losses.batches import LABELS, all_triplets, batch, indices, mean, negatives, positives
 from training.functional import Pairs
-from training.losses.snr import SNRContrastiveLoss, SNRTripletLoss
+from training.losses.snr import SignalToNoiseRatioContrastiveLoss, SNRTripletLoss
 
 
 def snr(x: np.ndarray, y: np.ndarray) -> float:
@@ -24,7 +24,7 @@ def off_centre(e: np.ndarray) -> float:
 @pytest.mark.parametrize("seed", range(3))
 def test_triplet_form_equals_the_loop(seed: int, active_only: bool) -> None:
     embeddings, y = batch(seed, LABELS)
-    e, loss = embeddings.numpy(), SNRTripletLoss(4, 0.3, 0.01, active_only)
+    e, loss = embeddings.numpy(), SNRTripletLoss(0.3, 0.01, active_only)
     for triplets in (all_triplets(LABELS), all_triplets(LABELS)[::4]):
         terms = [snr(e[a], e[p]) - snr(e[a], e[n]) + 0.3 for a, p, n in triplets]
         expected = mean([max(0.0, x) for x in terms if x > 0 or not active_only]) + 0.01 * off_centre(e)
@@ -37,7 +37,7 @@ def test_triplet_form_equals_the_loop(seed: int, active_only: bool) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_contrastive_form_equals_the_loop(seed: int, active_only: bool) -> None:
     embeddings, y = batch(seed, LABELS)
-    e, loss = embeddings.numpy(), SNRContrastiveLoss(4, 0.5, 1.9, 0.01, active_only)
+    e, loss = embeddings.numpy(), SignalToNoiseRatioContrastiveLoss(0.5, 1.9, nu=0.01, active_only=active_only)
     near = [(a, p) for a in range(9) for p in positives(LABELS, a)]
     far = [(a, n) for a in range(9) for n in negatives(LABELS, a)]
     for step in (1, 3):
@@ -54,10 +54,10 @@ def test_equal_pytorch_metric_learning() -> None:
     embeddings, y = batch(3, LABELS)
     centring = {"embedding_regularizer": regularizers.ZeroMeanRegularizer(), "embedding_reg_weight": 0.01}
     reference = losses.SignalToNoiseRatioContrastiveLoss(pos_margin=0.1, neg_margin=2, **centring)
-    actual = SNRContrastiveLoss(4, 0.1, 2, 0.01, active_only=True)
+    actual = SignalToNoiseRatioContrastiveLoss(0.1, 2, nu=0.01)
     assert actual(embeddings, y).item() == pytest.approx(reference(embeddings, y).item(), abs=1e-9)
     reference = losses.TripletMarginLoss(0.2, distance=distances.SNRDistance(), **centring)
-    actual = SNRTripletLoss(4, 0.2, 0.01, active_only=True)
+    actual = SNRTripletLoss(0.2, 0.01, active_only=True)
     assert actual(embeddings, y).item() == pytest.approx(reference(embeddings, y).item(), abs=1e-9)
 
 
@@ -66,4 +66,4 @@ def test_nothing_active_is_zero_and_not_nan(mined: bool) -> None:
     # The published code divides by the number of active triplets.
     rows = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
     triplets = indices([(0, 1, 2), (1, 0, 2)]) if mined else None
-    assert SNRTripletLoss(2, nu=0, active_only=True)(rows, torch.tensor([0, 0, 1]), triplets).item() == 0
+    assert SNRTripletLoss(nu=0, active_only=True)(rows, torch.tensor([0, 0, 1]), triplets).item() == 0

@@ -9,13 +9,13 @@ import pytest
 import torch
 from pytorch_metric_learning import losses, regularizers
 
-from tests.training.losses.batches import DIM, LABELS, batch, distance, mean, unit
+from tests.training.losses.batches import DIM, LABELS, batch, create, distance, mean, unit
 from training.losses.softtriple import SoftTripleLoss
 
 
 def trained(seed: int, centres: int = 3, **constants: float) -> SoftTripleLoss:
     torch.manual_seed(seed)
-    return SoftTripleLoss(4, DIM, centres, **constants).double()
+    return create("softtriple", seed=seed, centers_per_class=centres, **constants)
 
 
 def naive(e: np.ndarray, w: np.ndarray, delta: float, gamma: float, scale: float, tau: float) -> float:
@@ -35,7 +35,7 @@ def naive(e: np.ndarray, w: np.ndarray, delta: float, gamma: float, scale: float
 @pytest.mark.parametrize("seed", range(3))
 def test_equals_the_loop_and_pytorch_metric_learning(seed: int) -> None:
     embeddings, y = batch(seed, LABELS)
-    loss = trained(seed, delta=0.1, gamma=0.2, scale=5, tau=0.3)
+    loss = trained(seed, margin=0.1, gamma=0.2, la=5, tau=0.3)
     expected = naive(embeddings.numpy(), unit(loss.centres.detach().numpy()), 0.1, 0.2, 5, 0.3)
     assert loss(embeddings, y).item() == pytest.approx(expected, abs=1e-12)
     reference = losses.SoftTripleLoss(
@@ -56,7 +56,7 @@ def test_equals_the_loop_and_pytorch_metric_learning(seed: int) -> None:
 def test_a_class_is_as_near_as_its_nearest_centre_for_small_gamma() -> None:
     # The published code multiplies by gamma and takes the softmax over classes: neither has this limit.
     embeddings, y = batch(4, LABELS)
-    loss = trained(4, gamma=1e-4, tau=0, delta=0, scale=1)
+    loss = trained(4, gamma=1e-4, tau=0, margin=0, la=1)
     w = torch.nn.functional.normalize(loss.centres, dim=2)
     nearest = torch.einsum("bd,kcd->kbc", embeddings, w).amax(0)
     expected = torch.nn.functional.cross_entropy(nearest, y)
@@ -74,7 +74,7 @@ def test_the_length_of_a_centre_has_no_effect() -> None:
 
 def test_one_centre_is_a_softmax_with_margin() -> None:
     embeddings, y = batch(6, LABELS)
-    loss = trained(6, centres=1, delta=0, scale=3)
+    loss = trained(6, centres=1, margin=0, la=3)
     w = torch.nn.functional.normalize(loss.centres[0], dim=1)
     expected = torch.nn.functional.cross_entropy(3 * embeddings @ w.T, y)
     assert loss(embeddings, y).item() == pytest.approx(expected.item(), abs=1e-12)

@@ -10,9 +10,9 @@ import torch
 from pytorch_metric_learning import losses
 
 from tests.raising import raises
-from tests.training.losses.batches import DIM, LABELS, batch, mean, unit
+from tests.training.losses.batches import DIM, LABELS, batch, create, mean, unit
 from tests.training.methods.batches import method
-from training.losses.arcface import ArcFaceLoss
+from training.losses import HALF_RADIAN
 from training.losses.subcenter_arcface import SubCenterArcFaceLoss, margins_by_size
 from training.recipe import Objective
 from zoo.errors import RecipeError
@@ -38,7 +38,7 @@ def naive(loss: SubCenterArcFaceLoss, e: np.ndarray, margins: list[float], scale
 def test_equals_the_loop(seed: int, centres: int) -> None:
     embeddings, y = batch(seed, LABELS)
     torch.manual_seed(seed)
-    loss = SubCenterArcFaceLoss(4, DIM, centres, scale=20, class_sizes=SIZES).double()
+    loss = create("subcenter", sub_centers=centres, scale=20, class_sizes=SIZES)
     loss.margins = torch.tensor(MARGINS, dtype=torch.float64)  # of which the loss keeps float32
     assert loss(embeddings, y).item() == pytest.approx(naive(loss, embeddings.numpy(), MARGINS, 20), abs=1e-9)
 
@@ -47,7 +47,7 @@ def test_equals_the_loop(seed: int, centres: int) -> None:
 def test_with_one_margin_it_is_that_of_pytorch_metric_learning(seed: int) -> None:
     embeddings, y = batch(seed, LABELS)
     torch.manual_seed(seed)
-    loss = SubCenterArcFaceLoss(4, DIM, margin=0.5, least_margin=0.5, class_sizes=SIZES).double()
+    loss = create("subcenter", least_margin=HALF_RADIAN, class_sizes=SIZES)
     theirs = losses.SubCenterArcFaceLoss(num_classes=4, embedding_size=DIM, margin=math.degrees(0.5))
     theirs.W.data = loss.centres.data.permute(2, 1, 0).reshape(DIM, 12)
     assert loss(embeddings, y).item() == pytest.approx(theirs(embeddings, y).item(), abs=1e-9)
@@ -55,13 +55,13 @@ def test_with_one_margin_it_is_that_of_pytorch_metric_learning(seed: int) -> Non
 
 def test_with_one_centre_it_is_arcface() -> None:
     embeddings, y = batch(0, LABELS)
-    loss, arcface = SubCenterArcFaceLoss(4, DIM, 1).double(), ArcFaceLoss(4, DIM, scale=64, margin=0.5).double()
+    loss, arcface = create("subcenter", sub_centers=1), create("arcface", scale=64)
     arcface.centres.data = loss.centres.data[0]
     assert loss(embeddings, y).item() == pytest.approx(arcface(embeddings, y).item(), abs=1e-12)
 
 
 def test_small_classes_have_large_margins() -> None:
-    assert SubCenterArcFaceLoss(4, DIM, class_sizes=SIZES).margins.numpy() == pytest.approx(MARGINS, abs=1e-7)
+    assert create("subcenter", class_sizes=SIZES).margins.numpy() == pytest.approx(MARGINS, abs=1e-7)
     assert margins_by_size(np.array([7, 7, 7]), 0.5, 0.05, 0.25).tolist() == [0.5, 0.5, 0.5]
     assert margins_by_size(np.array([0, 1, 16]), 0.5, 0.1, 0.25) == pytest.approx([0.5, 0.5, 0.1])
 
@@ -72,7 +72,7 @@ def test_a_run_passes_the_sizes_of_its_classes() -> None:
     assert built.objective.margins.numpy() == pytest.approx(MARGINS, abs=1e-7)
 
 
-@pytest.mark.parametrize("wrong", [{"centres": 0}, {"margin": 0.04}, {"least_margin": -0.1}, {"power": -1.0}])
+@pytest.mark.parametrize("wrong", [{"sub_centers": 0}, {"margin": 0.04}, {"least_margin": -0.1}, {"power": -1.0}])
 def test_numbers_out_of_range_are_refused(wrong: dict[str, float]) -> None:
     with raises(RecipeError, "invalid-value"):
         SubCenterArcFaceLoss(4, DIM, **wrong)  # type: ignore[arg-type]

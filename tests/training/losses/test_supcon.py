@@ -21,7 +21,7 @@ def test_equals_the_loop_and_pytorch_metric_learning(seed: int, temperature: flo
         every = sum(math.exp(logits[a, x]) for x in range(9) if x != a)
         if positives(LABELS, a):
             terms.append(mean([-math.log(math.exp(logits[a, p]) / every) for p in positives(LABELS, a)]))
-    actual = SupConLoss(4, temperature)(embeddings, y).item()
+    actual = SupConLoss(temperature)(embeddings, y).item()
     assert actual == pytest.approx(mean(terms), abs=1e-12)
     assert actual == pytest.approx(losses.SupConLoss(temperature)(embeddings, y).item(), abs=1e-9)
 
@@ -29,6 +29,6 @@ def test_equals_the_loop_and_pytorch_metric_learning(seed: int, temperature: flo
 def test_a_batch_of_one_class_has_intra_class_triplets() -> None:
     # pytorch-metric-learning gives 0 without negatives; the equation does not need them.
     embeddings, y = batch(3, [0, 0])
-    assert SupConLoss(1)(embeddings, y).item() == pytest.approx(0, abs=1e-12)
+    assert SupConLoss()(embeddings, y).item() == pytest.approx(0, abs=1e-12)
     embeddings, y = batch(3, [0, 0, 0])
-    assert SupConLoss(1)(embeddings, y).item() > math.log(2)
+    assert SupConLoss()(embeddings, y).item() > math.log(2)

@@ -24,7 +24,7 @@ def naive(
 @pytest.mark.parametrize("seed", range(3))
 def test_over_all_triplets_equals_the_loop(seed: int, squared: bool, active_only: bool) -> None:
     embeddings, y = batch(seed, LABELS)
-    loss = TripletMarginLoss(4, 0.15, squared, active_only)
+    loss = TripletMarginLoss(0.15, squared=squared, active_only=active_only)
     triplets = all_triplets(LABELS)
     expected = naive(embeddings.numpy(), triplets, 0.15, squared, active_only)
     assert loss(embeddings, y).item() == pytest.approx(expected, abs=1e-12)
@@ -40,7 +40,7 @@ def test_equals_pytorch_metric_learning_in_value_and_gradient(labels: list[int],
     embeddings, y = batch(5, labels)
     reference = losses.TripletMarginLoss(0.2, distance=distances.LpDistance(power=2 if squared else 1))
     results = []
-    for loss in (TripletMarginLoss(20, 0.2, squared, active_only=True), reference):
+    for loss in (TripletMarginLoss(0.2, squared=squared), reference):
         rows = embeddings.clone().requires_grad_()
         value = loss(rows, y)
         # pytorch-metric-learning normalises once more: compare the gradients along the sphere.
@@ -54,9 +54,11 @@ def test_all_triplets_of_coinciding_rows() -> None:
     embeddings, _ = batch(6, [0, 1, 2])
     rows, labels = embeddings[[0, 1, 2, 0, 1, 2, 0, 1]], [0, 0, 0, 1, 1, 1, 2, 2]
     expected = naive(rows.numpy(), all_triplets(labels), 0.2, False, False)
-    assert TripletMarginLoss(3)(rows, torch.tensor(labels)).item() == pytest.approx(expected, abs=1e-7)
+    assert TripletMarginLoss(0.2, active_only=False)(rows, torch.tensor(labels)).item() == pytest.approx(
+        expected, abs=1e-7
+    )
 
 
 def test_nothing_mined_is_a_loss_of_zero() -> None:
     embeddings, y = batch(1, [0, 1])
-    assert TripletMarginLoss(2)(embeddings.requires_grad_(), y, indices([])).item() == 0
+    assert TripletMarginLoss()(embeddings.requires_grad_(), y, indices([])).item() == 0

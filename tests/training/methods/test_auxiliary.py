@@ -34,7 +34,12 @@ class Toy:
         self.trunk = trunk(seed)
         self.head = nn.Linear(FEATURES, DIM)
         self.pixels = torch.randn(SAMPLES, 3, 4, 4, generator=torch.Generator().manual_seed(1))
-        offered = {"trunk": self.trunk, "head": self.head, "dim": DIM, "create_loss": lambda dim: MarginLoss(4)}
+        offered = {
+            "trunk": self.trunk,
+            "head": self.head,
+            "dim": DIM,
+            "create_loss": lambda dim: MarginLoss(num_classes=4, learn_beta=True, by_triplets=False),
+        }
         offered |= {"classes": 4, "samples": SAMPLES, "batch_size": BATCH, "seed": seed}
         self.task: Auxiliary = construct(AUXILIARY, "auxiliary task", name, args, offered)
 
@@ -237,7 +242,7 @@ def test_intra_uses_a_repeated_sample_once() -> None:
 def test_a_loss_without_triplets_is_rejected(task: type[SharedFeatures] | type[IntraClassFeatures]) -> None:
     with raises(RecipeError, "conflicting-settings"):
         task(lambda dim: ArcFaceLoss(4, dim), FEATURES)
-    task(lambda dim: TripletMarginLoss(4), FEATURES)
+    task(lambda dim: TripletMarginLoss(), FEATURES)
 
 
 GROUPS = torch.arange(SAMPLES) % 3

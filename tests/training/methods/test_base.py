@@ -17,7 +17,7 @@ LABELS = [0, 0, 1, 1] * 100
 class Seen(nn.Module):
     """Keeps the raw embeddings that it gets."""
 
-    normalised = False
+    normalize_embeddings = False
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: object = None) -> Tensor:
         self.embeddings = embeddings.detach()

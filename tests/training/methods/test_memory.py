@@ -15,7 +15,7 @@ from tests.raising import raises
 from tests.training.methods.batches import method, minibatch, trunk
 from training.functional import Pairs, Triplets
 from training.methods.memory import CrossBatchMemory, all_pairs, restrict_anchors
-from training.miners.hard import HardMiner
+from training.miners.hard import BatchHardMiner
 from training.recipe import Objective
 from zoo.errors import RecipeError
 
@@ -130,7 +130,7 @@ def test_mined_tuples_have_their_anchors_in_the_batch() -> None:
     _, past = step(memory, net, LABELS)
     terms, now = step(memory, net, LABELS)
     rows, labels = torch.cat([now, past]), LABELS * 2
-    a, p, n = HardMiner()(rows, torch.tensor(labels))
+    a, p, n = BatchHardMiner()(rows, torch.tensor(labels))
     d = torch.cdist(rows.double(), rows.double())
     hinges = [max(0.0, (d[i, j] - d[i, k]).item() + 0.2) for i, j, k in zip(a, p, n, strict=True) if i < 6]
     assert len(hinges) == 6

@@ -118,7 +118,7 @@ def test_groups_contain_several_classes_and_give_batches() -> None:
     trained.start_epoch(0, lambda: features)
     groups = trained.targets("auxiliary", classes)
     assert adjusted_rand_score(traits, groups) == 1
-    (batch,) = SPC(groups, size=8, per_class=4, seed=0).epoch(0, 1)
+    (batch,) = SPC(groups, 8, 4).epoch(0, 1)
     assert np.unique(groups[batch], return_counts=True)[1].tolist() == [4, 4]
     for epoch in (1, 2):
         trained.start_epoch(epoch, lambda: pytest.fail("groups hold for three epochs"))

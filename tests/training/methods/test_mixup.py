@@ -16,7 +16,7 @@ from tests.training.methods.batches import method, minibatch, trunk
 from training.losses.triplet import TripletMarginLoss
 from training.methods.base import Minibatch
 from training.methods.mixup import MixedTrunk, find_stages, mix_activations
-from training.miners.hard import HardMiner
+from training.miners.hard import BatchHardMiner
 from training.recipe import Objective
 from zoo.errors import RecipeError
 from zoo.models.network import create_trunk
@@ -47,7 +47,7 @@ def test_equals_the_trunk_by_hand_with_two_sets_of_tuples() -> None:
     torch.manual_seed(4)
     terms = mixup.loss(batch)
     rows = normalize(mixup.heads["embedding"](by_hand(net, batch.images, order, share)), dim=1)
-    loss, miner, partners = TripletMarginLoss(3), HardMiner(), batch.labels[order]
+    loss, miner, partners = TripletMarginLoss(0.2, active_only=False), BatchHardMiner(), batch.labels[order]
     own = share * loss(rows, batch.labels, miner(rows.detach(), batch.labels))
     partner = (1 - share) * loss(rows, partners, miner(rows.detach(), partners))
     assert terms["own"].item() == pytest.approx(own.item(), rel=1e-5)

@@ -16,6 +16,7 @@ from training.functional import Triplets
 from training.losses.margin import MarginLoss
 from training.losses.triplet import TripletMarginLoss
 from training.methods.sharing import ARMS, Sharing
+from training.miners.base import mine_unit_rows
 from training.miners.inter_class import InterClassMiner
 from training.miners.semihard import SemihardMiner
 from training.recipe import Objective
@@ -56,7 +57,7 @@ def test_the_task_learns_from_its_triplets(task: str) -> None:
     unit = normalize(trained.heads[task](batch.features), dim=1)
     miner = SemihardMiner() if task == "discriminative" else InterClassMiner()
     torch.manual_seed(5)
-    expected = naive_margin(unit, miner(unit, batch.labels))
+    expected = naive_margin(unit, mine_unit_rows(miner, unit, batch.labels))
     torch.manual_seed(5)
     assert trained.loss(batch)[task].item() == pytest.approx(expected, rel=1e-5)
     assert expected > 0
@@ -192,7 +193,7 @@ def test_n_pair_trains_the_shared_task_by_n_pair_with_several_negatives() -> Non
     trained, batch = sharing(net=net, loss="npair", miner=None), minibatch(net, LABELS, SAMPLES, "shared")
     raw = trained.heads["shared"](batch.features)
     torch.manual_seed(5)
-    drawn = InterClassMiner(negative="random")(normalize(raw, dim=1), batch.labels)
+    drawn = mine_unit_rows(InterClassMiner(negative="random"), normalize(raw, dim=1), batch.labels)
     e, terms = raw.detach().double().numpy(), []
     for a, p in zip(drawn.anchors.tolist(), drawn.positives.tolist(), strict=True):
         third = [n for n, label in enumerate(LABELS) if label not in (LABELS[a], LABELS[p])]

@@ -49,7 +49,7 @@ def test_weights_follow_the_density(dim: int, cut: float | None) -> None:
     embeddings = rows(8, dim)
     embeddings[1] = normalize(embeddings[2] + 0.2 * embeddings[1], dim=0)  # a near negative pair: the clamp at 0.5
     negatives = negative_mask(torch.tensor(labels))
-    weights = DistanceWeightedMiner(farthest=cut).weights(embeddings, negatives).double().numpy()
+    weights = DistanceWeightedMiner(nonzero_loss_cutoff=cut).weights(embeddings, negatives).double().numpy()
     for i in range(8):
         expected = naive_probabilities(embeddings.double().numpy(), labels, i, cut)
         if expected.any():

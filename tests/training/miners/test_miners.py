@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.raising import raises
-from tests.training.miners.batches import complete, rows
+from tests.training.miners.batches import LABELS, complete, distance, negatives_of, positives_of, rows
 from training.functional import draw_columns
 from training.miners import MINERS, create_miner
 from training.miners.distance_weighted import DistanceWeightedMiner
-from training.miners.hard import HardMiner
+from training.miners.hard import BatchHardMiner
 from training.miners.inter_class import InterClassMiner
 from training.miners.intra_class import IntraClassMiner
 from training.miners.multi_similarity import MultiSimilarityMiner
@@ -23,6 +23,7 @@ from training.miners.random import RandomMiner
 from training.miners.rho import RhoMiner
 from training.miners.semihard import SemihardMiner
 from training.miners.softhard import SofthardMiner
+from training.miners.triplet_margin import TripletMarginMiner
 from zoo.errors import RecipeError, UsageError
 
 ANY_LABELS = st.lists(st.integers(-1, 3), min_size=1, max_size=12)
@@ -30,7 +31,7 @@ KINDS = st.sampled_from(["random", "equal", "zero", "nan"])
 
 
 @pytest.mark.parametrize(
-    "miner", [RandomMiner(), SemihardMiner(), SofthardMiner(), HardMiner(), DistanceWeightedMiner()]
+    "miner", [RandomMiner(), SemihardMiner(), SofthardMiner(), BatchHardMiner(), DistanceWeightedMiner()]
 )
 @settings(max_examples=40)
 @given(labels=ANY_LABELS, kind=KINDS)
@@ -137,6 +138,7 @@ def test_unknown_miners_and_arguments_are_rejected(name: str, args: dict[str, An
         (lambda: RhoMiner(1.5), "invalid-value"),
         (lambda: InterClassMiner(positive="hard"), "unknown-name"),
         (lambda: InterClassMiner(negative="nearest"), "unknown-name"),
+        (lambda: TripletMarginMiner(type_of_triplets="hrad"), "unknown-name"),
     ],
 )
 def test_impossible_arguments_are_rejected(make: Callable[[], Any], code: str) -> None:
@@ -147,7 +149,7 @@ def test_impossible_arguments_are_rejected(make: Callable[[], Any], code: str) -
 def test_every_miner_of_the_table_is_tested_here() -> None:
     assert set(MINERS) == {
         *("random", "semihard", "softhard", "hard", "distance-weighted", "ms"),
-        *("inter-class", "intra-class", "rho"),
+        *("inter-class", "intra-class", "rho", "triplet-margin"),
     }
 
 
@@ -156,3 +158,52 @@ def test_labels_that_lack_a_row_are_rejected(miner: str) -> None:
     with pytest.raises(UsageError) as caught:
         create_miner(miner, {})(torch.eye(5)[:, :2], torch.tensor([0, 0, 1, 1]))
     assert "[5, 2] and [4]" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [name for name in MINERS if name not in ("rho", "intra-class")])
+def test_embeddings_of_any_length_and_type_and_labels_of_any_integer_type(name: str) -> None:
+    unit, y = rows(10, seed=2), torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 2, 3])
+    miner = create_miner(name, {})
+    drawn = []
+    for embeddings, labels in ((unit, y), (4 * unit, y.to(torch.uint8)), (0.25 * unit, y.int())):
+        torch.manual_seed(0)
+        drawn.append([field.tolist() for field in miner(embeddings, labels)])
+    assert drawn[0] == drawn[1] == drawn[2]
+    for other in (unit.half(), unit.bfloat16(), unit.double()):
+        assert {len(field) for field in miner(other, y)[:2]} == {len(drawn[0][0])} or name in ("ms", "triplet-margin")
+
+
+@pytest.mark.parametrize("name", [name for name in MINERS if MINERS[name].compares_references])
+def test_tuples_of_references_have_their_anchors_in_the_batch(name: str) -> None:
+    y, others = torch.tensor([0, 1, 2, 2]), torch.tensor([2, 0, 0, 1, 1, 4])
+    mined = create_miner(name, {})(rows(4), y, rows(6, seed=1), others)
+    a, p, b, n = mined if len(mined) == 4 else (mined[0], mined[1], mined[0], mined[2])
+    assert (y[a] == others[p]).all()
+    assert (y[b] != others[n]).all()
+    assert set(a.tolist()) == {0, 1, 2, 3} or name in ("ms", "triplet-margin")
+
+
+@pytest.mark.parametrize("name", ["inter-class", "intra-class", "rho"])
+def test_miners_of_other_relations_refuse_references(name: str) -> None:
+    y = torch.tensor([0, 0, 0, 1])
+    with raises(UsageError, "option-without-effect"):
+        create_miner(name, {"probability": 0.5} if name == "rho" else {})(rows(4), y, rows(4), y)
+
+
+def test_triplets_of_a_margin_are_those_of_the_loop() -> None:
+    y, embeddings = torch.tensor(LABELS), rows(10)
+    margins = {t: distance(embeddings, t[0], t[2]) - distance(embeddings, t[0], t[1]) for t in all_triplets()}
+    kept = {
+        "all": {t for t, margin in margins.items() if margin <= 0.2},
+        "hard": {t for t, margin in margins.items() if margin <= 0},
+        "semihard": {t for t, margin in margins.items() if 0 < margin <= 0.2},
+        "easy": {t for t, margin in margins.items() if margin > 0.2},
+    }
+    for kind, expected in kept.items():
+        mined = TripletMarginMiner(0.2, type_of_triplets=kind)(embeddings, y)
+        assert set(zip(*(field.tolist() for field in mined), strict=True)) == expected
+        assert len(mined.anchors) == len(expected)
+
+
+def all_triplets() -> list[tuple[int, int, int]]:
+    return [(a, p, n) for a in range(10) for p in positives_of(LABELS, a) for n in negatives_of(LABELS, a)]

@@ -10,7 +10,7 @@ from training.losses.contrastive import ContrastiveLoss
 from training.losses.margin import MarginLoss
 from training.losses.triplet import TripletMarginLoss
 from training.miners import MINERS, create_miner
-from training.miners.hard import HardMiner
+from training.miners.hard import BatchHardMiner
 from training.miners.multi_similarity import MultiSimilarityMiner
 from training.miners.rho import RhoMiner
 
@@ -22,8 +22,8 @@ EMBEDDINGS, Y = rows(len(LABELS)), torch.tensor(LABELS)
 def test_the_rate_of_exchange_and_its_form(probability: float, published: bool) -> None:
     torch.manual_seed(0)
     embeddings, y = rows(400), torch.arange(400) % 80
-    a, p, n = HardMiner()(embeddings, y)
-    miner, exchanged, times = RhoMiner(probability, HardMiner(), published), 0, 20
+    a, p, n = BatchHardMiner()(embeddings, y)
+    miner, exchanged, times = RhoMiner(probability, BatchHardMiner(), published), 0, 20
     for _ in range(times):
         anchors, positives, negatives = miner(embeddings, y)
         swapped = y[anchors] == y[negatives]
@@ -44,16 +44,16 @@ LINE = torch.tensor([[1.0, 0.0], [0.8, 0.6], [-1.0, 0.0]])
     ("loss", "published", "moves"),
     [
         # (a, p, p) is [d - d + .2] = .2, a constant; (a, a, p) is [0 - d^2 + .2], which needs d < .447.
-        (TripletMarginLoss(2, squared=True), False, False),
-        (TripletMarginLoss(2, squared=True), True, False),
-        (TripletMarginLoss(2, margin=0.5, squared=True), True, True),
-        (TripletMarginLoss(2, margin=0.5), True, False),
+        (TripletMarginLoss(0.2, squared=True), False, False),
+        (TripletMarginLoss(0.2, squared=True), True, False),
+        (TripletMarginLoss(0.5, squared=True), True, True),
+        (TripletMarginLoss(0.5), True, False),
         # (a, p, p) is [d - 1.2 + .2] + [1.2 - d + .2], of which the second pushes; (a, a, p) has the same push alone.
-        (MarginLoss(2), False, True),
-        (MarginLoss(2), True, True),
+        (MarginLoss(), False, True),
+        (MarginLoss(), True, True),
         # (a, p, p) is d + [1 - d], a constant below 1.
-        (ContrastiveLoss(2), False, False),
-        (ContrastiveLoss(2), True, True),
+        (ContrastiveLoss(), False, False),
+        (ContrastiveLoss(), True, True),
     ],
 )
 def test_which_form_pushes_the_positive_away(loss: nn.Module, published: bool, moves: bool) -> None:

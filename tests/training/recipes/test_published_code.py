@@ -56,7 +56,9 @@ def unit(values: np.ndarray) -> np.ndarray:
 
 def loss_of(recipe: Recipe) -> nn.Module:
     objective = recipe.objective
-    made: nn.Module = construct(LOSSES, "loss", str(objective.loss), objective.loss_args, {"classes": 4, "dim": DIM})
+    made: nn.Module = construct(
+        LOSSES, "loss", str(objective.loss), objective.loss_args, {"num_classes": 4, "embedding_size": DIM}
+    )
     return made.double()
 
 
@@ -186,7 +188,7 @@ def test_both_forms_of_the_start_of_softtriple() -> None:
     for recipe, bound in zip(pair("softtriple-r50-cub"), (1 / math.sqrt(16), 1 / math.sqrt(2 * 50)), strict=True):
         torch.manual_seed(0)
         args = recipe.objective.loss_args
-        loss: Any = construct(LOSSES, "loss", "softtriple", args, {"classes": 50, "dim": 16})
+        loss: Any = construct(LOSSES, "loss", "softtriple", args, {"num_classes": 50, "embedding_size": 16})
         largest = loss.centres.detach().abs().max().item()
         assert loss.centres.numel() == 2 * 50 * 16
         assert 0.98 * bound < largest <= bound
@@ -315,7 +317,7 @@ def test_both_forms_of_dance() -> None:
     keys[:, 0] += 3
     e, keys, queue = unit(e), unit(keys), unit(queue)
     for code in (False, True):
-        loss = DaNCELoss(1, 0.1, published=code).double()
+        loss = DaNCELoss(0.1, published=code).double()
         value = loss.contrast_keys(*(torch.tensor(part) for part in (e, keys, queue))).item()
         assert value == pytest.approx(naive_dance(e, keys, queue, code), abs=1e-9)
     _, recipe = pair("diva-ibn-sop")
@@ -486,7 +488,7 @@ def test_small_twins_change_their_objective_only() -> None:
     for name in ("margin-conv4-glyphs", "diva-conv4-omniglot", "group-conv4-glyphs", "mic-lite0-cub2010"):
         keys = {each.key.partition(".")[0] for each in published_switch(name).differences}
         assert keys == {"objective"}
-    same = ("objective.miner_args.farthest=null", "objective.miner_args.one_positive=true")
+    same = ("objective.miner_args.nonzero_loss_cutoff=null", "objective.miner_args.one_positive=true")
     assert not published_switch("contrastive-conv4-glyphs", same).differences
 
 
@@ -494,7 +496,7 @@ def test_settings_of_the_user_take_precedence() -> None:
     triplet = resolve_as_published("triplet-d-r50-cub", ["objective.loss_args.squared=false"])
     assert isinstance(triplet, Recipe)
     assert triplet.objective.loss_args["squared"] is False
-    assert triplet.objective.miner_args == {"farthest": None}
+    assert triplet.objective.miner_args == {"nonzero_loss_cutoff": None}
     # Another loss has the departures of that loss.
     other = resolve_as_published("margin-r50-cub", ["objective.loss=triplet"])
     assert isinstance(other, Recipe)
@@ -527,7 +529,7 @@ def test_show_prints_the_differences(capsys: pytest.CaptureFixture[str]) -> None
     shown: dict[str, Any] = json.loads(capsys.readouterr().out)
     rows = {row["key"]: (row["paper"], row["code"]) for row in shown["published_code"]["differences"]}
     assert rows["objective.loss_args.squared"] == (False, True)
-    assert rows["objective.miner_args.farthest"] == (1.4, None)
+    assert rows["objective.miner_args.nonzero_loss_cutoff"] == (1.4, None)
     assert shown["recipe"]["name"] == f"triplet-d-r50-cub{SUFFIX}"
     assert main(["train", "triplet-d-r50-cub", "--show", "--as-published"]) == 0
     table = capsys.readouterr().out

@@ -11,7 +11,7 @@ LABELS = np.repeat(np.arange(4), SIZES)
 
 @pytest.mark.parametrize("power", [-1.0, 0.0, 1.0])
 def test_classes_are_drawn_by_their_size(power: float) -> None:
-    drawn = np.concatenate(list(ClassWeighted(LABELS, 2, 2, 0, power).epoch(0, 2000)))
+    drawn = np.concatenate(list(ClassWeighted(LABELS, 2, 2, power=power).epoch(0, 2000)))
     weights = SIZES**power
     np.testing.assert_allclose(np.bincount(LABELS[drawn]) / len(drawn), weights / weights.sum(), atol=0.03)
 

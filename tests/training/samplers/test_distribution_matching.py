@@ -64,12 +64,13 @@ def test_the_best_candidate_is_taken() -> None:
     labels = np.repeat(np.arange(20), 5)
     seen: list[Tensor] = []
 
-    def spy(pool: Tensor, candidates: Tensor) -> Tensor:
-        assert pool.shape == (64, 8)
-        seen.append(candidates)
-        return frechet(pool, candidates)
+    class Spy(DistributionMatching):
+        def mismatch(self, pool: Tensor, batches: Tensor) -> Tensor:
+            assert pool.shape == (64, 8)
+            seen.append(batches)
+            return frechet(pool, batches)
 
-    batch_sampler = DistributionMatching(spy, labels, 12, 3, 0, 8, pool=64, candidates=7)
+    batch_sampler = Spy(labels, 12, 3, 8, pool=64, candidates=7)
     batch_sampler.memory[:] = unit_rows(100, 8)
     for batch in batch_sampler.epoch(0, 4):
         assert seen[-1].shape == (7, 12, 8)

@@ -38,7 +38,7 @@ def test_by_hand() -> None:
 def test_batches_cover_the_data_better_than_random_ones() -> None:
     """A choice mapped through another random subset, as in the published code, does not."""
     labels, centres = np.repeat(np.arange(30), 4), unit_rows(6, 8)
-    batch_sampler = GreedyCoreset(labels, 6, 1, 0, 8, pool=120)
+    batch_sampler = GreedyCoreset(labels, 6, 1, 8, pool=120)
     # Classes 0 to 24 are at the first centre: a random batch of six mostly misses some of the other five.
     batch_sampler.memory[:] = centres[np.maximum(labels - 24, 0)]
     for batch in batch_sampler.epoch(0, 10):

@@ -6,13 +6,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pytorch_metric_learning.samplers import MPerClassSampler as PmlMPerClassSampler
+from torch.utils.data import DataLoader, Dataset
 
 from tests.raising import raises
 from tests.training.samplers.toy_samplers import sampler, unit_rows
 from training.samplers import SAMPLERS
 from training.samplers.classes import ClassIndex
+from training.samplers.m_per_class import MPerClassSampler
+from training.samplers.spc import SPC
 from zoo.errors import RecipeError
 
 BY_CLASS = [name for name in SAMPLERS if name != "spc-r"]
@@ -133,3 +138,53 @@ def test_each_sample_comes_equally_often_to_each_place() -> None:
         np.testing.assert_allclose(np.bincount(rows[:, place]) / 20_000, 0.2, atol=0.015)
     for place in range(2):
         np.testing.assert_allclose(np.bincount(mates[:, place]) / 20_000, [0.25, 0.25, 0, 0.25, 0.25], atol=0.015)
+
+
+class Numbers(Dataset[int]):
+    """The numbers from 0 to 49, each its own sample."""
+
+    def __len__(self) -> int:
+        return 50
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_data_loader_draws_the_batches_of_one_epoch_after_another(name: str, workers: int) -> None:
+    labels = np.repeat(np.arange(10), 5)
+    loader = DataLoader(Numbers(), batch_sampler=sampler(name, labels, 8, 2, 3), num_workers=workers)
+    assert len(loader) == 6
+    expected: Any = sampler(name, labels, 8, 2, 3)
+    for epoch in range(2):
+        drawn = [batch.tolist() for batch in loader]
+        assert drawn == [batch.tolist() for batch in expected.epoch(epoch, 6)]
+
+
+@pytest.mark.parametrize("labels", [list(range(5)) * 4, torch.arange(5).repeat(4), np.arange(5).repeat(4)])
+def test_labels_may_be_a_list_a_tensor_or_an_array(labels: Any) -> None:
+    (batch,) = SPC(labels, batch_size=6, samples_per_class=2).epoch(0, 1)
+    assert np.unique(np.asarray(labels)[batch], return_counts=True)[1].tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize(("batch_size", "length"), [(None, 1000), (6, 1000), (12, 50)])
+def test_m_per_class_gives_a_plain_loader_m_samples_of_each_class(batch_size: int | None, length: int) -> None:
+    labels = np.repeat(np.arange(7), [1, 2, 3, 9, 9, 9, 9])
+    torch.manual_seed(0)
+    m = MPerClassSampler(labels, 3, batch_size, length)
+    theirs = PmlMPerClassSampler(labels, 3, batch_size, length)
+    drawn = list(m)
+    assert len(drawn) == len(m) == len(theirs)
+    assert list(m) != drawn
+    size = batch_size or 21
+    for batch in np.reshape(drawn, (-1, size)):
+        assert np.unique(labels[batch], return_counts=True)[1].tolist() == [3] * (size // 3)
+        for c in set(labels[batch].tolist()) - {0, 1}:
+            assert len(set(batch[labels[batch] == c].tolist())) == 3
+
+
+@pytest.mark.parametrize(("m", "batch_size"), [(0, None), (3, 8), (3, 24), (2, 0)])
+def test_impossible_numbers_of_m_per_class_are_rejected(m: int, batch_size: int | None) -> None:
+    with raises(RecipeError, "conflicting-settings"):
+        MPerClassSampler(np.repeat(np.arange(7), 5), m, batch_size)

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 from training.construction import construct
-from training.samplers import SAMPLERS, Sampler
+from training.samplers import SAMPLERS
+from training.samplers.base import BatchSampler
 
 
-def sampler(name: str, labels: np.ndarray, size: int, per_class: int, seed: int = 0, **args: Any) -> Sampler:
+def sampler(name: str, labels: np.ndarray, size: int, per_class: int, seed: int = 0, **args: Any) -> BatchSampler:
     """Return a sampler as the training loop creates it, its memory filled with random unit rows."""
-    offered = {"labels": labels, "size": size, "per_class": per_class, "seed": seed, "dim": 8}
+    offered = {"labels": labels, "batch_size": size, "samples_per_class": per_class, "seed": seed, "embedding_size": 8}
     batch_sampler: Any = construct(SAMPLERS, "sampler", name, args, offered)
     if hasattr(batch_sampler, "memory"):
         batch_sampler.memory[:] = unit_rows(len(labels), 8)

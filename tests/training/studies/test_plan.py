@@ -53,7 +53,7 @@ def test_a_study_as_published_has_a_name_and_recipes_of_its_own(tmp_path: Path) 
     for arm in plan.arms:
         (before,), (after,) = plain.recipes(arm), plan.recipes(arm)
         assert (before.as_published, after.as_published) == (False, True)
-        assert after.objective.miner_args == {"farthest": None}  # batches have two samples per class
+        assert after.objective.miner_args == {"nonzero_loss_cutoff": None}  # batches have two samples per class
         assert (after.backbone, after.batch, after.schedule) == (before.backbone, before.batch, before.schedule)
         assert after.digest != before.digest
     write_plan(plan, tmp_path)

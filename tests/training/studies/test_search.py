@@ -65,10 +65,10 @@ def test_the_losses_take_both_ends_of_their_bounds(name: str) -> None:
 
 
 def test_bounds_are_translated_into_our_conventions() -> None:
-    assert find_space("arcface").parameters[0].setting(90) == f"objective.loss_args.margin={np.pi / 2!r}"
-    assert find_space("proxynca").parameters[0].setting(9) == "objective.loss_args.scale=3.0"
+    assert find_space("arcface").parameters[0].setting(90) == "objective.loss_args.margin=90.0"
+    assert find_space("proxynca").parameters[0].setting(9) == "objective.loss_args.softmax_scale=9.0"
     assert find_space("softtriple").parameters[-1].setting(0.25) == "objective.loss_args.tau=0.5"
-    assert find_space("fastap").parameters[0].setting(7) == "objective.loss_args.bins=7"
+    assert find_space("fastap").parameters[0].setting(7) == "objective.loss_args.num_bins=7"
     with raises(UsageError, "unknown-name") as caught:
         SearchPlan(("contrastiv",), "glyphs")
     assert "'contrastive'" in str(caught.value)
@@ -142,7 +142,7 @@ def test_a_killed_search_continues_and_is_reported(
 
 
 def test_without_trials_the_recipes_own_values_are_rerun(tmp_path: Path, small: SearchPlan) -> None:
-    margin = "objective.loss_args.negative_margin=0.75"
+    margin = "objective.loss_args.neg_margin=0.75"
     plan = dataclasses.replace(small, losses=("contrastive",), trials=0, settings=(*small.settings, margin))
     write_search(plan, tmp_path)
     lines: list[str] = []
@@ -155,7 +155,7 @@ def test_without_trials_the_recipes_own_values_are_rerun(tmp_path: Path, small: 
     assert (report[0]["reruns"], report[0]["best"], report[0]["validations"]) == (2, None, [])
     assert "| contrastive |" in as_markdown(plan, report, tmp_path)
     space = find_space("contrastive")
-    assert plan.recipe(space, search.GIVEN).objective.loss_args["negative_margin"] == 0.75
+    assert plan.recipe(space, search.GIVEN).objective.loss_args["neg_margin"] == 0.75
     assert not search.has_remaining_work(plan, tmp_path)
 
 
@@ -173,7 +173,7 @@ def test_published_values_of_reality_are_rerun_until_validation_stops_rising() -
     assert SearchPlan(("group",), "cars", trials=0).first.backbone.architecture.startswith("densenet161")
     arcface = SearchPlan(("arcface",), "cars", trials=0).recipe(find_space("arcface"), search.GIVEN)
     assert arcface.optimizer.loss_lr == 7.39e-6
-    assert arcface.objective.loss_args["margin"] == pytest.approx(np.radians(20.52))
+    assert arcface.objective.loss_args["margin"] == 20.52
 
 
 def test_scores_are_of_separate_models_and_of_joined_embeddings(

@@ -123,7 +123,7 @@ def _overfitting() -> Study:
 
 
 def _one_centre() -> Study:
-    single = ("objective.method=plain", "objective.loss=softtriple", "objective.loss_args.centres=1")
+    single = ("objective.method=plain", "objective.loss=softtriple", "objective.loss_args.centers_per_class=1")
     return Study(
         "group/appendix-e",
         "The group loss beside SoftTriple with one centre a class",

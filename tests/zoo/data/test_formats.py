@@ -1,0 +1,211 @@
+"""The formats of the field give the data set of the folder that they were made of: same identity, same scores."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import tarfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import zoo
+from zoo.data import load_dataset
+from zoo.data.dataset import export_folder, subset
+from zoo.data.table import load_unlabelled
+
+MODEL = "margin-conv4-glyphs"
+
+
+@pytest.fixture(scope="module")
+def birds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of images in two splits; the classes of the second are others."""
+    root = tmp_path_factory.mktemp("images") / "birds"
+    for split in ("train", "test"):
+        glyphs = load_dataset("glyphs", split)
+        export_folder(subset(glyphs, glyphs.labels < 6, split), root / split)
+    return root
+
+
+@pytest.fixture(scope="module")
+def expected(birds: Path) -> tuple[str, dict[str, float]]:
+    return measured("folder", birds)
+
+
+def measured(dataset: Any, data: Any = None) -> tuple[str, dict[str, float]]:
+    evaluation = zoo.evaluate(MODEL, dataset, data=data)
+    assert evaluation.data is not None
+    return evaluation.data.sha256, evaluation.metrics
+
+
+def files(birds: Path, split: str) -> Iterator[tuple[Path, str]]:
+    for path in sorted((birds / split).rglob("*.png")):
+        yield path, path.parent.relative_to(birds / split).as_posix()
+
+
+def embedded(birds: Path) -> Mapping[str, Any]:
+    """Return the images as a data set of the Hub has them: bytes with the name of their file."""
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features(
+        {"image": datasets.Image(), "label": datasets.Value("string"), "year": datasets.Value("int64")}
+    )
+
+    def part(split: str) -> Any:
+        rows = [(path, label) for path, label in files(birds, split)]
+        images = [{"path": path.name, "bytes": path.read_bytes()} for path, _ in rows]
+        columns = {"image": images, "label": [label for _, label in rows], "year": [1900 + len(images)] * len(rows)}
+        return datasets.Dataset.from_dict(columns, features=features)
+
+    return datasets.DatasetDict({split: part(split) for split in ("train", "test")})
+
+
+def test_a_data_set_in_memory_is_measured_as_the_folder(birds: Path, expected: Any) -> None:
+    assert measured(embedded(birds)) == expected
+
+
+def test_a_data_set_on_disk_is_measured_as_the_folder(birds: Path, expected: Any, tmp_path: Path) -> None:
+    embedded(birds).save_to_disk(str(tmp_path / "disk"))  # type: ignore[attr-defined]
+    assert measured("folder", tmp_path / "disk") == expected
+
+
+def test_parquet_is_measured_as_the_folder(birds: Path, expected: Any, tmp_path: Path) -> None:
+    parts = embedded(birds)
+    for split in parts:
+        parts[split].to_parquet(str(tmp_path / f"{split}-00000-of-00001.parquet"))
+    assert measured("folder", tmp_path) == expected
+    assert measured(None, tmp_path / "test-00000-of-00001.parquet") == expected
+
+
+def test_metadata_beside_the_images_is_read(birds: Path, expected: Any) -> None:
+    pytest.importorskip("datasets")
+    written = [birds / split / "metadata.jsonl" for split in ("train", "test")]
+    for path in written:
+        rows = [{"file_name": str(f.relative_to(path.parent)), "label": c} for f, c in files(birds, path.parent.name)]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    try:
+        assert measured("folder", birds) == expected
+    finally:
+        for path in written:
+            path.unlink()
+
+
+def test_webdataset_is_measured_as_the_folder(birds: Path, expected: Any, tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    for split in ("train", "test"):
+        with tarfile.open(tmp_path / f"{split}-000.tar", "w") as tar:
+            for path, label in files(birds, split):
+                key = path.relative_to(birds / split).with_suffix("").as_posix()
+                for suffix, data in (("png", path.read_bytes()), ("json", json.dumps({"label": label}).encode())):
+                    member = tarfile.TarInfo(f"{key}.{suffix}")
+                    member.size = len(data)
+                    tar.addfile(member, io.BytesIO(data))
+    assert measured("folder", tmp_path) == expected
+
+
+def oml_table(birds: Path, path: Path, marks: Any = lambda number: ("True", "True")) -> Path:
+    separator = "\t" if path.suffix == ".tsv" else ","
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, delimiter=separator)
+        writer.writerow(["label", "path", "split", "is_query", "is_gallery"])
+        for split, name in (("train", "train"), ("test", "validation")):
+            for number, (image, label) in enumerate(files(birds, split)):
+                writer.writerow([label, image, name, *(("", "") if split == "train" else marks(number))])
+    return path
+
+
+@pytest.mark.parametrize("name", ["oml.csv", "oml.tsv"])
+def test_a_table_of_oml_is_measured_as_the_folder(birds: Path, expected: Any, tmp_path: Path, name: str) -> None:
+    assert measured(None, oml_table(birds, tmp_path / name)) == expected
+
+
+def test_rows_that_are_query_and_gallery_do_not_find_themselves(birds: Path, tmp_path: Path) -> None:
+    kinds = [("True", "False"), ("False", "True"), ("True", "True")]
+    table = oml_table(birds, tmp_path / "oml.csv", lambda number: kinds[number % 3])
+    metrics = zoo.evaluate(MODEL, data=table, k=(1,)).metrics
+    rows = list(files(birds, "test"))
+    vectors = zoo.load(MODEL).embed([path for path, _ in rows]).astype(np.float64)
+    hits, precisions = [], []
+    for query in range(len(rows)):
+        if query % 3 == 1:
+            continue
+        gallery = [i for i in range(len(rows)) if i % 3 != 0 and i != query]
+        order = sorted(gallery, key=lambda i: -float(vectors[query] @ vectors[i]))
+        same = np.array([rows[i][1] == rows[query][1] for i in order])
+        relatives = int(same.sum())
+        hits.append(same[0])
+        precision = np.cumsum(same) / np.arange(1, len(same) + 1)
+        precisions.append((precision * same)[:relatives].sum() / relatives)
+    assert metrics["recall_at_1"] == pytest.approx(np.mean(hits))
+    assert metrics["map_at_r"] == pytest.approx(np.mean(precisions), abs=1e-9)
+
+
+def test_a_table_of_parts_of_images_is_refused(birds: Path, tmp_path: Path) -> None:
+    (tmp_path / "boxes.csv").write_text("path,label,x_1,y_1,x_2,y_2\na.png,b,0,0,1,1\n")
+    with pytest.raises(zoo.errors.UsageError) as refusal:
+        zoo.evaluate(MODEL, data=tmp_path / "boxes.csv")
+    assert refusal.value.code == "invalid-table"
+
+
+class Pictures:
+    """A data set as PyTorch has it."""
+
+    def __init__(self, birds: Path, split: str) -> None:
+        self.rows = list(files(birds, split))
+        self.classes = sorted({label for _, label in self.rows})
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, number: int) -> tuple[Image.Image, int]:
+        path, label = self.rows[number]
+        return Image.open(path), self.classes.index(label)
+
+
+def test_data_sets_of_pytorch_are_trained_on_and_measured(birds: Path, expected: Any, own_zoo: Path) -> None:
+    parts = {split: Pictures(birds, split) for split in ("train", "test")}
+    assert measured(parts["test"])[1] == expected[1]
+    trained = zoo.train(MODEL, data=parts, settings={"schedule.epochs": 1}, name="own")
+    assert trained.evaluation is not None
+    assert trained.evaluation.queries == len(parts["test"])
+
+
+def test_tensors_are_refused_with_the_reason(birds: Path) -> None:
+    import torch
+
+    with pytest.raises(zoo.errors.UsageError) as refusal:
+        zoo.evaluate(MODEL, [(torch.zeros(3, 8, 8), 0)])
+    assert refusal.value.code == "unreadable-image"
+
+
+def test_metadata_reaches_a_gallery(birds: Path, tmp_path: Path) -> None:
+    parts = embedded(birds)
+    with zoo.index(MODEL, parts["test"], out=tmp_path / "gallery") as gallery:
+        path, label = next(files(birds, "test"))
+        (hit,) = gallery.search(path, k=1, where={"year": {"gte": 1900}})
+    assert hit.label == label
+
+
+def test_a_model_is_finetuned_on_a_data_set(birds: Path, own_zoo: Path) -> None:
+    part = embedded(birds)["train"]
+    tuned = zoo.finetune(MODEL, part, views=0, settings={"schedule.epochs": 1, "batch.size": 8})
+    assert zoo.load(tuned).dim
+
+
+def test_a_name_on_the_hub_without_a_network_says_so(monkeypatch: pytest.MonkeyPatch, own_zoo: Path) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    for name in ("nosuch/birds", "hf://nosuch/birds", "hf://datasets/nosuch/birds"):
+        with pytest.raises(zoo.errors.ZooError) as refusal:
+            zoo.evaluate(MODEL, data=name)
+        assert refusal.value.code == "offline"
+
+
+def test_rows_without_labels_can_be_read(birds: Path, own_zoo: Path) -> None:
+    part = embedded(birds)["train"].remove_columns("label")
+    from zoo.data.formats import table_of
+
+    assert load_unlabelled("all", table_of(part)).classes == ("",)

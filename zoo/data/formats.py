@@ -1,0 +1,342 @@
+"""Data sets in the field's formats as tables of image files: those of the library `datasets` (in memory, on disk, on
+the Hub, Parquet, metadata.jsonl), webdataset's tar files, and data sets of PyTorch.
+
+Images inside a file or in memory are written once, row by row, to `ZOO_HOME/tables`, with a table beside them that
+`zoo.data.table` reads. Images that are files already stay where they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from zoo import paths
+from zoo.data.dataset import folder_names
+from zoo.errors import DatasetError, HubUnreachableError, UsageError, missing
+from zoo.files import atomic_folder, sha256_of
+from zoo.paths import expand, is_folder
+from zoo.render import write_csv
+
+TABLE = "images.csv"
+FILES = {".parquet": "parquet", ".tar": "webdataset"}
+"""Suffix of a file that holds images -> the name that the library `datasets` has for its format."""
+
+TEXTS = {".csv": ",", ".tsv": "\t"}
+"""Suffix of a table of text -> what separates its columns."""
+
+PARTS = ("train", "test", "validation", "data")
+"""Folders of a data set's splits."""
+
+ON_DISK = ("dataset_dict.json", "state.json")
+"""Files that `save_to_disk` of the library `datasets` writes; the first one for several splits."""
+
+DESCRIBED = ("metadata.jsonl", "metadata.parquet")
+"""Files that describe the images of a folder."""
+
+LABELS = ("label", "labels", "cls", "class", "category", "fine_label")
+"""Columns that are taken for the class, the first that there is."""
+
+HUB = re.compile(r"hf://(?:datasets/)?([\w.-]+/[\w.-]+)|([\w.-]+/[\w.-]+)")
+
+_KINDS = {b"\x89PNG": ".png", b"\xff\xd8\xff": ".jpg", b"GIF8": ".gif", b"RIFF": ".webp", b"BM": ".bmp"}
+
+
+def hub_name(path: str | Path) -> str | None:
+    """Return `org/name` of a data set on the Hub; None for a path that exists, or that is no such name."""
+    match = HUB.fullmatch(os.fspath(path).replace("hf:/", "hf://").replace(":///", "://"))
+    if match is None or match[1]:
+        return match and match[1]
+    here = expand(path)
+    return None if here.exists() or here.parent.exists() or here.suffix.lower() in (*TEXTS, *FILES) else match[2]
+
+
+def is_format(path: str | Path) -> bool:
+    """Return whether a path is a data set of another format than folders of classes and tables of text."""
+    if hub_name(path):
+        return True
+    path = expand(path)
+    if not is_folder(path):
+        return path.suffix.lower() in FILES
+    parts = [path, *(path / part for part in PARTS)]
+    marks = [part / name for part in parts for name in DESCRIBED] + [path / name for name in ON_DISK]
+    return any(mark.is_file() for mark in marks) or (_only_parts(path) and any(map(_has_shards, parts)))
+
+
+def _only_parts(folder: Path) -> bool:
+    """Return whether a folder has no subfolders apart from those of splits, as those of classes."""
+    return all(path.name in PARTS or path.name.startswith(".") for path in folder.iterdir() if path.is_dir())
+
+
+def _has_shards(folder: Path) -> bool:
+    """Return whether a folder has files that hold images."""
+    return folder.is_dir() and any(path.suffix.lower() in FILES for path in folder.iterdir())
+
+
+def table_of(data: Any) -> Any:
+    """Return the table of a data set in memory; a path stays as it is.
+
+    Args:
+        data: A path; a data set of the library `datasets`; a data set of PyTorch, whose items are (image, label) or
+            have the keys image and label; or a mapping of splits (train, test) to these.
+
+    Raises:
+        UsageError: If it is nothing of these, or its items are not images with labels.
+    """
+    if data is None or isinstance(data, str | os.PathLike):
+        return data
+    parts = data if isinstance(data, Mapping) else {"": data}
+    if not all(hasattr(part, "__getitem__") or hasattr(part, "__iter__") for part in parts.values()):
+        raise UsageError(
+            f"images are a path, a data set of `datasets` or PyTorch, or a dictionary of these by split, not "
+            f"{type(data).__name__}.",
+            code="invalid-value",
+        )
+    tables = paths.home() / "tables"
+    tables.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=tables, prefix=".") as scratch:
+        folder = Path(scratch) / "table"
+        folder.mkdir()
+        _write(folder, _table_rows({name: _items(part) for name, part in parts.items()}))
+        target = tables / f"memory-{_content(folder)[:16]}"
+        with suppress(OSError):  # it is there already
+            folder.rename(target)
+    return target / TABLE
+
+
+def _content(folder: Path) -> str:
+    """Return the SHA-256 of the files of a folder, with their names."""
+    digest = hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        digest.update(f"{path.relative_to(folder).as_posix()} {sha256_of(path)}\n".encode())
+    return digest.hexdigest()
+
+
+def written_table(path: str | Path) -> Path:
+    """Return the table of a data set on disk or on the Hub (`is_format`), which is written when it is first read.
+
+    Raises:
+        DatasetError: If it cannot be read, or holds no images.
+        HubError: If the Hub does not give it.
+        MissingDependencyError: If the library `datasets` is missing.
+    """
+    name = hub_name(path)
+    source = expand(path) if name is None else Path(name.replace("/", "--"))
+    version = _version(source) if name is None else _hub_version(name, source.name)
+    target = paths.home() / "tables" / f"{source.name}-{version[:16]}"
+    if not (target / TABLE).is_file():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_folder(target, durable=False) as folder:
+            parts = {split: _described(part) for split, part in _open(source, name).items()}
+            _write(folder, _table_rows(parts), source if source.is_dir() else source.parent)
+    return target / TABLE
+
+
+def _version(path: Path) -> str:
+    """Return a digest of the names, sizes and times of a data set's files."""
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    try:
+        facts = [f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files]
+    except FileNotFoundError:
+        raise DatasetError(f"there is no file {path}.", code="not-found") from None
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()
+
+
+def _hub_version(name: str, folder: str) -> str:
+    """Return the commit of a data set on the Hub; without a network that of the newest copy that was read before."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import RepositoryNotFoundError
+
+    try:
+        return str(HfApi().dataset_info(name, timeout=10).sha)
+    except RepositoryNotFoundError:
+        raise DatasetError(
+            f"there is no folder or table {name} here, and the Hub has no data set of this name, or it is private (log "
+            "in with: hf auth login).",
+            code="not-found",
+        ) from None
+    except Exception as error:  # the client's errors of connections are many
+        copies = sorted((paths.home() / "tables").glob(f"{folder}-*"), key=lambda copy: copy.stat().st_mtime)
+        if copies:
+            return copies[-1].name.removeprefix(f"{folder}-")
+        raise HubUnreachableError(
+            f"there is no folder or table {name} here, and the Hub cannot be asked for a data set of this name "
+            f"({type(error).__name__}). Run again with a network and without HF_HUB_OFFLINE.",
+            type(error).__name__,
+            code="offline",
+        ) from None
+
+
+def _open(path: Path, hub: str | None) -> dict[str, Any]:
+    """Return the splits of a data set, whose images are read one by one."""
+    try:
+        import datasets
+    except ModuleNotFoundError:
+        raise missing("datasets", "datasets") from None
+    try:
+        if hub is not None:
+            opened = datasets.load_dataset(hub, streaming=True)
+        elif any((path / name).is_file() for name in ON_DISK):
+            opened = datasets.load_from_disk(str(path))
+        elif path.is_dir():
+            opened = datasets.load_dataset(str(path), streaming=True)
+        else:
+            kind = FILES[path.suffix.lower()]
+            opened = datasets.load_dataset(kind, data_files=str(path), streaming=True)
+    except Exception as error:  # each format has errors of its own
+        raise DatasetError(
+            f"{hub or path} cannot be read by the library datasets: {error}", code="damaged-file"
+        ) from None
+    parts = dict(opened) if isinstance(opened, Mapping) else {"": opened}
+    return parts if len(parts) > 1 else {"": next(iter(parts.values()))}
+
+
+def _items(part: Any) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a data set in memory."""
+    if hasattr(part, "features") and hasattr(part, "cast_column"):
+        yield from _described(part)
+        return
+    names = getattr(part, "classes", None)
+    for number, item in enumerate(part if hasattr(part, "__iter__") else (part[i] for i in range(len(part)))):
+        row = dict(item) if isinstance(item, Mapping) else dict(zip(("image", "label"), item, strict=False))
+        image, label = row.get("image", row.get("input_tensors")), row.get("label", row.get("labels"))
+        if image is None or label is None:
+            raise UsageError(
+                f"item {number} of {type(part).__name__} is not an image with its label: give (image, label), or a "
+                "dictionary with the keys image and label.",
+                code="invalid-table",
+            )
+        known = names is not None and not isinstance(label, str)
+        yield {"image": _encoded(image, number), "label": names[int(label)] if known else label}  # type: ignore[index]
+
+
+def _encoded(image: Any, number: int) -> dict[str, Any]:
+    """Return an image of a data set in memory, as `datasets` has it: its bytes or its path."""
+    from PIL import Image
+
+    from zoo.data.images import open_image
+
+    if isinstance(image, str | os.PathLike):
+        return {"path": os.path.abspath(image), "bytes": None}  # noqa: PTH100
+    if isinstance(image, bytes):
+        return {"path": None, "bytes": image}
+    if not isinstance(image, np.ndarray | Image.Image):
+        kind = f"{type(image).__name__} of {getattr(image, 'dtype', '')}".removesuffix(" of ")
+        raise UsageError(
+            f"item {number} is a {kind}, and models prepare images themselves: give PIL images, uint8 arrays or paths, "
+            "without a transform.",
+            code="unreadable-image",
+        )
+    stream = io.BytesIO()
+    open_image(image).save(stream, "PNG")
+    return {"path": None, "bytes": stream.getvalue()}
+
+
+def _described(part: Any) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a data set of the library `datasets`: image (bytes or path), label as text, further columns."""
+    import datasets
+
+    features = part.features
+    if features is None:
+        raise DatasetError("the data set does not say what its columns are.", code="invalid-table")
+    images = [name for name, kind in features.items() if isinstance(kind, datasets.Image)]
+    if not images:
+        raise UsageError(
+            f"the data set has no column of images; it has: {', '.join(features) or 'nothing'}.", code="invalid-table"
+        )
+    image = "image" if "image" in images else images[0]
+    inner = features.get("json")
+    label = next((name for name in LABELS if name in features), None)
+    if label is None and isinstance(inner, dict):
+        label = next((name for name in LABELS if name in inner), None)
+    names = getattr(features.get(label), "names", None)
+    for row in part.cast_column(image, datasets.Image(decode=False)):
+        values = {key: value for key, value in row.items() if key not in (*images, "__key__", "__url__")}
+        if isinstance(values.get("json"), dict):
+            values |= values.pop("json")
+        text = values.pop(label, None) if label else None
+        known = names is not None and isinstance(text, int) and text >= 0
+        yield {"image": row[image], **values, "label": names[text] if known else text}
+
+
+def _table_rows(parts: Mapping[str, Iterable[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
+    for split, rows in parts.items():
+        for row in rows:
+            yield {**row, "split": split} if split else row
+
+
+def _write(folder: Path, rows: Iterable[dict[str, Any]], beside: Path | None = None) -> None:
+    """Write a table and the images that are no files yet.
+
+    Args:
+        folder: The folder to write to.
+        rows: The rows, with the image as bytes or path.
+        beside: The folder that paths of images are relative to.
+    """
+    columns: dict[str, None] = {"image": None, "label": None}
+    taken: set[str] = set()
+    with (folder / "rows.jsonl").open("w", encoding="utf-8") as file:
+        for number, row in enumerate(rows):
+            image = row["image"] or {}
+            name = _stored(folder, row, image, number, taken) if image.get("bytes") else _place(image, number, beside)
+            cells = {**{key: _cell(value) for key, value in row.items()}, "image": name}
+            columns.update(dict.fromkeys(cells))
+            file.write(json.dumps(cells) + "\n")
+    table = folder / TABLE
+    with (folder / "rows.jsonl").open(encoding="utf-8") as file, table.open("w", encoding="utf-8", newline="") as out:
+        write_csv(out, [tuple(columns)])
+        write_csv(out, ([cells.get(column, "") for column in columns] for cells in map(json.loads, file)))
+    (folder / "rows.jsonl").unlink()
+
+
+def _place(image: Mapping[str, Any], number: int, beside: Path | None) -> str:
+    """Return the full path of an image that is a file already."""
+    if not image.get("path"):
+        raise DatasetError(f"row {number} of the data set has no image.", code="invalid-table")
+    return os.path.abspath((beside or Path()) / image["path"])  # noqa: PTH100
+
+
+def _stored(folder: Path, row: Mapping[str, Any], image: Mapping[str, Any], number: int, taken: set[str]) -> str:
+    """Write an image and return its name below the folder: split/class/name, as in a folder of classes."""
+    data: bytes = image["bytes"]
+    kind = next((suffix for start, suffix in _KINDS.items() if data.startswith(start)), ".img")
+    name = PurePosixPath(image.get("path") or f"{number:06d}{kind}").name
+    label = "" if row.get("label") is None else str(row["label"])
+    parts = [str(row.get("split") or ""), label if _is_place(label) else folder_names([label])[0], name]
+    place = "/".join(part for part in parts if part)
+    if place.casefold() in taken:
+        place = str(PurePosixPath(place).with_name(f"{number:06d}-{name}"))
+    taken.add(place.casefold())
+    path = folder / place
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return place
+
+
+def _is_place(label: str) -> bool:
+    """Return whether a label can be the name of a folder as it is."""
+    return bool(label) and not any(part in ("", ".", "..") for part in label.split("/")) and label.isprintable()
+
+
+def _cell(value: Any) -> Any:
+    """Return a value as the cell of a table: lists and dictionaries as JSON, None as an empty cell."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str | int | float):
+        return value
+    if isinstance(value, np.generic):
+        return value.item()
+    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:  # a number of torch
+        return value.item()
+    return json.dumps(value, default=str)
