@@ -85,6 +85,7 @@ class TrainedModel:
         parts: Of a study's run: measurements of other views than the whole embedding.
         search: Of a search's rerun: LOSS/KIND, as in `PublishedScore`.
         pixels: Of a model: the side of its input.
+        head: Of a model: what makes its embedding, as in `ModelInfo`.
     """
 
     name: str
@@ -102,6 +103,7 @@ class TrainedModel:
     parts: Sequence[Record] = field(default_factory=list)
     search: str | None = None
     pixels: int | None = None
+    head: str = ""
 
     @property
     def seedless(self) -> bool:
@@ -429,7 +431,7 @@ def _read_model(model: ModelInfo, folder: Path) -> TrainedModel:
     selection = _selection_of_model(record, recipe) + note
     changed = "origin" in record and (model.origin.exact_recipe is None or bool(note))
     facts = (model.name, model.dim, seed, selection, settings, model.own_results)
-    return TrainedModel(*facts, changed=changed, pixels=pixels)
+    return TrainedModel(*facts, changed=changed, pixels=pixels, head=model.head)
 
 
 def _with_public_weights(settings: Record, recipe: str | None) -> Record:

@@ -41,6 +41,10 @@ HEAD_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
 UNKNOWN_LICENCE = "unknown"
 """Licence of a model whose weights come with none and whose author states none."""
 
+HEADS = {"trained": "method", "pca": "PCA", "lda": "LDA"}
+"""A recipe's `head_end` -> what makes the embedding: the heads that the method trained, or a projection of the trained
+trunk's features."""
+
 TRAINING_DATA = "training_data"
 """Entry of recipe.json: the identity of the images that were trained on, and of a user's own their classes."""
 
@@ -319,6 +323,22 @@ def read_training_data(folder: Path) -> dict[str, Any]:
     """Return what the recipe.json of a model folder says of the images that it was trained on; {} if nothing."""
     data = read_object(folder / "recipe.json").get(TRAINING_DATA)
     return data if isinstance(data, dict) else {}
+
+
+def read_head(folder: Path) -> str:
+    """Return a value of `HEADS` for a model that a recipe made; "" for another model."""
+    recipe = read_object(folder / "recipe.json").get("recipe")
+    return head_kind(recipe.get("head_end"), bool(recipe.get("heads"))) if isinstance(recipe, dict) else ""
+
+
+def head_kind(end: Any, heads: bool) -> str:
+    """Return the value of `HEADS` for a recipe's `head_end`; "none" for a recipe without heads, and "" if it is unknown.
+
+    Args:
+        end: The recipe's `head_end`.
+        heads: Whether the recipe has heads.
+    """
+    return HEADS.get(end, "") if heads else "none"
 
 
 def read_kept(folder: Path) -> str | None:
