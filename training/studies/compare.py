@@ -1,7 +1,7 @@
 """Published scores next to ours; the measured models and runs, and the images that they were measured on.
 
-Ours are the models of the local zoo, the shipped ones, and the finished runs of studies and searches. Models whose recipes differ
-only in name and seed are seeds of one recipe.
+Ours are the models of the local zoo, the shipped ones, and the finished runs of studies and searches. Models whose
+recipes differ only in name and seed are seeds of one recipe.
 """
 
 from __future__ import annotations
@@ -509,15 +509,16 @@ def _read_reruns(folder: Path) -> Iterator[TrainedModel]:
         return
     values = f"the best of {plan.trials} trials" if plan.trials else "the values of the recipe"
     changed = f" with {', '.join(plan.settings)}" if plan.settings else ""
+    models = f"{plan.folds} models, one per fold of the training classes"
+    how = f"best epoch on the fold, {values}, search {folder.name}{changed}"
     facts = {"dataset": plan.first.data.dataset, "split": "test", "runtime": "torch", "precision": "fp32"}
     for (loss, result), kind in product(tested, KINDS):
-        joined, models = kind == "concatenated", f"{plan.folds} models, one per fold of the training classes"
+        joined = kind == "concatenated"
         yield TrainedModel(
             name=f"{folder.name}/{loss}/seed-{result['seed']}, {kind}",
             dim=result["dim"] * (plan.folds if joined else 1),
             seed=result["seed"],
-            selection=f"{models}, {'joined' if joined else 'whose scores are averaged'}, best epoch on the fold, {values}, "
-            f"search {folder.name}{changed}",
+            selection=f"{models}, {'joined' if joined else 'whose scores are averaged'}, {how}",
             settings=None,
             results=[{**facts, **result, "data": result["images"], "metrics": result[kind]}],
             changes=len(plan.settings),

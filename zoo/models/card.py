@@ -307,7 +307,7 @@ class Origin:
         if self.recipe is None or not self.changed:
             return self.recipe or ""
         changed = {key: value for key, value in self.changed.items() if key != "as_published"}
-        settings = ", ".join(f"{key}={_as_text(without_paths(value))}" for key, value in changed.items())
+        settings = ", ".join(f"{key}={setting_text(without_paths(value))}" for key, value in changed.items())
         code = " as its authors' published code" if self.as_published else ""
         return f"{self.recipe}{code}, changed: {' '.join(settings.split())}"
 
@@ -332,7 +332,7 @@ def read_head(folder: Path) -> str:
 
 
 def head_kind(end: Any, heads: bool) -> str:
-    """Return the value of `HEADS` for a recipe's `head_end`; "none" for a recipe without heads, and "" if it is unknown.
+    """Return the value of `HEADS` for a recipe's `head_end`; "none" for a recipe without heads, "" if it is unknown.
 
     Args:
         end: The recipe's `head_end`.
@@ -347,5 +347,8 @@ def read_kept(folder: Path) -> str | None:
     return kept if isinstance(kept, str) else None
 
 
-def _as_text(value: Any) -> str:
+def setting_text(value: Any) -> str:
+    """Return the value of a recipe's setting as `--set` takes it; null, such as no miner, is "none"."""
+    if value is None:
+        return "none"
     return value if isinstance(value, str) else json.dumps(value)

@@ -3,8 +3,8 @@
 A file has `[paper]` (short, citation, source, text_sha256), `[[tables]]` (name, place, title, protocol, runs, scores)
 and `[[absent]]` (what, why). A score has row, dataset, metric and value; if the paper states them, backbone, dim, sd or
 ci95, and split; if this project measures the same, recipe, or study with arm and view, or search; and the marks
-best_on_test, quoted_from and contradicts. A table may state some of them once for all of its scores (`SHARED`). `[[absent]]` lists
-numbers that are missing here.
+best_on_test, quoted_from and contradicts. A table may state some of them once for all of its scores (`SHARED`).
+`[[absent]]` lists numbers that are missing here.
 """
 
 from __future__ import annotations
