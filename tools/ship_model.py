@@ -1,4 +1,4 @@
-"""Put a trained model into the package: python -m tools.ship_model margin-lite0-cub2010 --data DIR
+"""Put a trained model into the package: python -m tools.ship_model margin-lite0-cub2010 --data DIR --no-graph
 
 The weights are stored in float16 (and computed in float32), golden images are drawn, so that no photograph is passed
 on, the int8 graph is written and its cost measured (not with --no-graph), the test split is measured again with the
@@ -24,7 +24,7 @@ from zoo.models.card import Card, read_card
 from zoo.models.golden import draw_images, write_golden
 from zoo.models.names import find_model
 from zoo.models.network import load_network, save_network
-from zoo.models.results import add_result, record_training
+from zoo.models.results import Evaluation, add_result, record_training
 from zoo.models.torch_runtime import open_model
 
 MOST_BYTES = 15_000_000
@@ -48,6 +48,13 @@ def store(source: Path, target: Path, description: str) -> Card:
     return card
 
 
+def scores_text(measured: Evaluation) -> str:
+    """Return R@1 with its interval over classes, and MAP@R, as cards state them."""
+    recall, precision = (f"{measured.metrics[name]:.3f}"[1:] for name in ("recall_at_1", "map_at_r"))
+    low, high = (f"{bound:.3f}"[1:] for bound in measured.intervals["recall_at_1"])
+    return f"R@1 {recall} (95 % interval {low} to {high}), MAP@R {precision}"
+
+
 def ship(source: Path, target: Path, data: Path | None, description: str = "", graph: bool = True) -> int:
     """Write a trained model folder to `target` as the package ships it, and return its size in bytes.
 
@@ -55,7 +62,7 @@ def ship(source: Path, target: Path, data: Path | None, description: str = "", g
         source: The model folder.
         target: The folder to replace.
         data: The folder of the data set that it was trained on, for the calibration of int8 and for the scores.
-        description: A sentence for the card.
+        description: A sentence for the card, in which {scores} stands for the measured ones.
         graph: Write the int8 graph.
 
     Raises:
@@ -68,7 +75,10 @@ def ship(source: Path, target: Path, data: Path | None, description: str = "", g
         card = store(source, folder, description)
         if graph:
             export(folder, "int8", data=data)
-        add_result(folder, measure_test_split(folder, card.dataset, data, "cpu"))
+        measured = measure_test_split(folder, card.dataset, data, "cpu")
+        add_result(folder, measured)
+        described = card.description.replace("{scores}", scores_text(measured))
+        dataclasses.replace(read_card(folder), description=described).write(folder)
         record_training(folder)
         size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
         if size > MOST_BYTES:
@@ -87,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("model", nargs="+", help="a trained model of the local zoo, or a model folder")
     parser.add_argument("--data", type=Path, help="the folder that holds the data sets (default: in ZOO_DATA)")
     parser.add_argument("--into", type=Path, default=paths.SHIPPED, help="the folder of the shipped models")
-    parser.add_argument("--description", default="", help="a sentence for the card")
+    parser.add_argument("--description", default="", help="a sentence for the card; {scores} stands for the scores")
     parser.add_argument("--no-graph", action="store_true", help="leave out the int8 graph")
     options = parser.parse_args(argv)
     try:

@@ -27,7 +27,7 @@ from zoo import data
 from zoo.data.preprocessing import same_statistics
 from zoo.errors import CardError, RecipeError, ZooError, nearest, unknown
 from zoo.evaluation.split import LEAST_TO_SPLIT
-from zoo.models.card import Head
+from zoo.models.card import Head, setting_text
 
 ARGUMENTS = {
     "loss": "loss_args",
@@ -121,7 +121,7 @@ def _text_at(facts: Any, key: str) -> str | None:
         if not isinstance(facts, Mapping) or part not in facts:
             return None
         facts = facts[part]
-    return facts if isinstance(facts, str) else json.dumps(facts)
+    return setting_text(facts)
 
 
 def _check_method_name(method: str, before: str) -> None:
@@ -233,7 +233,7 @@ _WITHOUT_ZERO = re.compile(r"^([+-]?)\.(?=\d)")
 
 def _parse(text: str, hint: Any, key: str) -> Any:
     allowed = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    if text in ("none", "null") and type(None) in allowed:
+    if text == "none" and (hint is Any or type(None) in allowed):
         return None
     if bool in allowed and text.lower() in ("true", "false"):
         return text.lower() == "true"

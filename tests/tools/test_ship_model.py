@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -25,12 +26,12 @@ NAME = "margin-conv4-glyphs"
 @pytest.mark.slow
 def test_a_shipped_model_is_small_and_embeds_like_the_trained_one(tmp_path: Path) -> None:
     source, target = find_model(NAME), tmp_path / NAME
-    size = ship(source, target, None, "A sentence.")
+    size = ship(source, target, None, "A sentence: {scores}.")
     card = read_card(target)
     check_files(target, card)
     assert is_stored_in_half(target, card)
     assert size == sum(file.stat().st_size for file in target.rglob("*") if file.is_file())
-    assert (card.description, card.method) == ("A sentence.", read_card(source).method)
+    assert card.method == read_card(source).method
     assert json.loads((target / "recipe.json").read_text())["model"]["fingerprint"] == card.fingerprint
     images = draw_images()
     for golden, drawn in zip(read_golden(target)[0], images, strict=True):
@@ -39,6 +40,15 @@ def test_a_shipped_model_is_small_and_embeds_like_the_trained_one(tmp_path: Path
     np.testing.assert_allclose((trained * shipped).sum(1), 1, atol=1e-4)
     (result,) = read_results(target)
     assert result["dataset"] == "glyphs"
+    stated = re.fullmatch(r"A sentence: R@1 (.+) \(95 % interval (.+)\), MAP@R (.+)\.", card.description)
+    assert stated is not None
+    recall, interval, precision = stated.groups()
+    assert (float(recall), float(precision)) == tuple(
+        pytest.approx(result["metrics"][metric], abs=0.0006) for metric in ("recall_at_1", "map_at_r")
+    )
+    assert [float(bound) for bound in interval.split(" to ")] == pytest.approx(
+        result["intervals"]["recall_at_1"], abs=0.0006
+    )
     assert json.loads((target / "onnx/parity.json").read_text())["int8"]["cost"]["recall_at_1"]
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,9 +22,11 @@ from training.recipes import RECIPES, summary
 from training.trainer import Trainer
 from zoo.cli.main import main
 from zoo.errors import RecipeError, ZooError
+from zoo.files import write_json
 from zoo.models.backbones import register
-from zoo.models.card import Head
+from zoo.models.card import Head, read_origin
 from zoo.models.network import create_trunk
+from zoo.models.results import training_facts
 
 RECIPE = RECIPES["margin-conv4-glyphs"]()
 
@@ -128,6 +131,20 @@ def test_override() -> None:
     assert changed.name == "other"
     assert RECIPES["margin-conv4-glyphs"]() == RECIPE
     assert changed.digest != RECIPE.digest
+
+
+def test_no_miner_is_written_in_one_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is null in JSON, and none in every text; null as a text is the name of no miner."""
+    changed = resolve("contrastive-conv4-glyphs", ["objective.miner=none"])
+    assert changed.to_json()["objective"]["miner"] is None
+    write_json(tmp_path / "recipe.json", {"origin": "contrastive-conv4-glyphs", "settings": {"objective.miner": None}})
+    assert "--set objective.miner=none" in training_facts(tmp_path)["command"]
+    assert read_origin(tmp_path).text == "contrastive-conv4-glyphs, changed: objective.miner=none"
+    cut = ["train", "contrastive-conv4-glyphs", "--set", "objective.miner_args.farthest=none", "--show"]
+    assert main(cut) == 0
+    assert json.loads(capsys.readouterr().out)["objective"]["miner_args"]["farthest"] is None
+    with raises(RecipeError, "unknown-name"):
+        resolve("contrastive-conv4-glyphs", ["objective.miner=null"])
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,12 @@ SMALLEST = "margin-conv4-glyphs"
 FACTS = {"command", "commit", "versions", "processor", "seconds", "seeds"}
 COMMANDS = {
     "r-margin-conv4-glyphs": "zoo train r-margin-conv4-glyphs --set objective.miner_args.published=false",
+    **{
+        f"{name}-lda": f"zoo train {name}"
+        for name in ("margin-lite0-cub2010", "diva-lite0-cub2010", "pa-lite0-cars-half")
+    },
 }
-"""Commands of models that their recipe of today would not make."""
+"""Commands of models that their recipe of today would not make, or that had another name at their commit."""
 SHIPPED = sorted(folder.name for folder in paths.SHIPPED.iterdir() if (folder / "results.json").is_file())
 
 

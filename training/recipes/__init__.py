@@ -12,6 +12,7 @@ from typing import Any
 
 from training.recipe import Backbone, EnsembleRecipe, Objective, Optimizer, Recipe, Schedule
 from training.recipes.common import trunk_size
+from zoo.models.card import head_kind
 
 Maker = Callable[[], Recipe | EnsembleRecipe]
 
@@ -34,7 +35,7 @@ def summary(recipe: Recipe | EnsembleRecipe) -> dict[str, Any]:
         "sampler": f"{recipe.batch.sampler}{_arguments(recipe.batch.args)}: {recipe.batch.per_class} of a class, "
         f"{recipe.batch.size} a batch",
         "architecture": _architecture(recipe.backbone),
-        "heads": ", ".join(f"{head.name} ({head.dim})" for head in recipe.heads) or "none: pooled features",
+        "heads": ", ".join(f"{head.name} ({head.dim})" for head in recipe.published_heads) or "none: pooled features",
         "input": f"{recipe.preprocessing.mode}, {'squeezed to ' if recipe.preprocessing.squeeze else ''}"
         f"{recipe.preprocessing.resize} to {recipe.preprocessing.crop} pixels",
         "schedule": f"{_schedule(recipe.schedule, recipe.optimizer)}, {recipe.precision}",
@@ -74,7 +75,7 @@ def _schedule(schedule: Schedule, optimizer: Optimizer) -> str:
 
 def _parameters(recipe: Recipe) -> int:
     trunk, features = trunk_size(recipe.backbone, recipe.preprocessing.channels)
-    return trunk + sum((features + 1) * head.dim for head in recipe.heads)
+    return trunk + sum((features + 1) * head.dim for head in recipe.published_heads)
 
 
 @cache
@@ -114,8 +115,10 @@ class Catalogue(Mapping[str, Mapping[str, Any]]):
 
     def __getitem__(self, name: str) -> Mapping[str, Any]:
         recipe = standard_recipe(name)
+        first = recipe if isinstance(recipe, Recipe) else recipe.members[0]
         names = {"method": recipe.method, "backbone": recipe.backbone.name, "dataset": recipe.data.dataset}
-        return {"dim": embedding_dim(recipe), **names, **summary(recipe)}
+        head = head_kind(first.head_end, bool(first.heads))
+        return {"dim": embedding_dim(recipe), **names, "head": head, **summary(recipe)}
 
     def __contains__(self, name: object) -> bool:
         return name in RECIPES

@@ -10,7 +10,7 @@ the paper, in the order in which they are shown:
 An entry counts if a recipe has one of the values of each setting in `when`, and none of those in `unless`. A setting
 that is absent has the value "". Beside settings there are `heads` (the names, of which one must be listed),
 `heads.names` (all of them in one text, sorted) and `heads.count`. `set` has the code's values as `--set` takes them:
-"null" removes a value, a table is merged into the arguments that the recipe has, and one of cub, cars and sop has a
+"none" removes a value, a table is merged into the arguments that the recipe has, and one of cub, cars and sop has a
 value per data set. Entries about one setting are shown as one. `paper` has the paper's arguments where the recipe has
 none.
 
@@ -34,6 +34,7 @@ from training.overrides import check_names, override, resolve
 from training.recipe import EnsembleRecipe, Recipe
 from training.recipes import standard_recipe
 from training.recipes.common import DIVA, GROUP, MIC, PAPER_DATASETS, REALITY, REVISITING, SHARING, TABLE_2
+from zoo.models.card import setting_text
 
 SUFFIX = "-as-published"
 """End of the names of models and studies that are trained as published."""
@@ -64,7 +65,7 @@ class Difference:
     @property
     def setting(self) -> str:
         """Return KEY=VALUE with the code's value, as `--set` takes it."""
-        return f"{self.key}={self.code if isinstance(self.code, str) else json.dumps(self.code)}"
+        return f"{self.key}={setting_text(self.code)}"
 
 
 @dataclass(frozen=True)
@@ -277,7 +278,7 @@ def _merged(old: Any, new: Any) -> Any:
     if isinstance(new, dict):
         old = old or {}
         return {**old, **{key: _merged(old.get(key), value) for key, value in new.items()}}
-    return None if new == "null" else new
+    return None if new == "none" else new
 
 
 def _value(tree: Any, key: str) -> Any:

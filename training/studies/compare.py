@@ -1,7 +1,7 @@
 """Published scores next to ours; the measured models and runs, and the images that they were measured on.
 
-Ours are the models of the local zoo, the shipped ones, and the finished runs of studies. Models whose recipes differ
-only in name and seed are seeds of one recipe.
+Ours are the models of the local zoo, the shipped ones, and the finished runs of studies and searches. Models whose
+recipes differ only in name and seed are seeds of one recipe.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from training.studies.results import RESULTS_FILE, archived_lines, has_results
 from training.studies.statistics import metric_bounds
 from zoo.console import count
 from zoo.data.dataset import FOLDER, WHOLE
-from zoo.errors import UsageError
+from zoo.errors import UsageError, ZooError
 from zoo.evaluation.statistics import CLASSES, class_table, estimate
 from zoo.files import complete_lines, read_object
 from zoo.models.baselines import PRETRAINED, WHITENING_HEAD
@@ -82,7 +83,9 @@ class TrainedModel:
         study: Of a study's run: the study's name.
         arm: Of a study's run: its arm.
         parts: Of a study's run: measurements of other views than the whole embedding.
+        search: Of a search's rerun: LOSS/KIND, as in `PublishedScore`.
         pixels: Of a model: the side of its input.
+        head: Of a model: what makes its embedding, as in `ModelInfo`.
     """
 
     name: str
@@ -98,7 +101,9 @@ class TrainedModel:
     study: str | None = None
     arm: str | None = None
     parts: Sequence[Record] = field(default_factory=list)
+    search: str | None = None
     pixels: int | None = None
+    head: str = ""
 
     @property
     def seedless(self) -> bool:
@@ -205,7 +210,7 @@ def compare_tables(
 
 
 def find_runs(folders: Iterable[Path] = ()) -> list[TrainedModel]:
-    """Find every model that is trained here or shipped, and every finished run of a study.
+    """Find every model that is trained here or shipped, and every finished run of a study or rerun of a search.
 
     Args:
         folders: Folders of studies in addition to the one in `ZOO_HOME`.
@@ -234,7 +239,7 @@ def _study_runs(folder: Path) -> list[TrainedModel]:
             f"there is no folder {folder}; name a study's folder, or one that contains studies.", code="not-found"
         )
     studies = [folder] if has_results(folder) else sorted(folder.iterdir())
-    return [run for study in studies for run in _read_study_runs(study)]
+    return [run for study in studies for run in (*_read_study_runs(study), *_read_reruns(study))]
 
 
 def runs_of_recipe(recipe: str, runs: Iterable[TrainedModel]) -> list[TrainedModel]:
@@ -313,8 +318,16 @@ def average_measurements(metric: str, measurements: Sequence[Measurement]) -> Me
     )
 
 
+def _runs_of_search(search: str, runs: Iterable[TrainedModel]) -> list[list[TrainedModel]]:
+    """Return the reruns of a loss of the least changed searches, one list per search."""
+    reruns = [run for run in runs if run.search == search]
+    fewest = min((run.changes for run in reruns), default=0)
+    least = sorted((run for run in reruns if run.changes == fewest), key=lambda run: (run.selection, run.seed))
+    return [list(group) for _, group in groupby(least, key=lambda run: run.selection)]
+
+
 def _comparison(table: PublishedTable, score: PublishedScore, models: Sequence[TrainedModel]) -> Comparison:
-    if score.recipe is None and score.study is None:
+    if score.recipe is score.study is score.search is None:
         return Comparison(table, score, "no recipe")
     groups = list(_candidates(score, models))
     choices = [
@@ -329,10 +342,12 @@ def _comparison(table: PublishedTable, score: PublishedScore, models: Sequence[T
 
 
 def _candidates(score: PublishedScore, models: Sequence[TrainedModel]) -> list[list[TrainedModel]]:
-    """Return the runs of the score's recipe, and those of its arm, each with the measurements of the score's view."""
+    """Return the runs of the score's recipe, arm and search, each with the measurements of the score's view."""
     groups = [] if score.recipe is None else [runs_of_recipe(score.recipe, models)]
     if score.study is not None and score.arm is not None:
         groups.append(_runs_of_arm(score.study, score.arm, score.dataset, models))
+    if score.search is not None:
+        groups += _runs_of_search(score.search, models)
     views = [[view for run in group if (view := run.view(score.view)) is not None] for group in groups]
     # A model trained under the recipe's name with another dimension is another model.
     return [[run for run in group if run.dim == score.dim] for group in views]
@@ -416,7 +431,7 @@ def _read_model(model: ModelInfo, folder: Path) -> TrainedModel:
     selection = _selection_of_model(record, recipe) + note
     changed = "origin" in record and (model.origin.exact_recipe is None or bool(note))
     facts = (model.name, model.dim, seed, selection, settings, model.own_results)
-    return TrainedModel(*facts, changed=changed, pixels=pixels)
+    return TrainedModel(*facts, changed=changed, pixels=pixels, head=model.head)
 
 
 def _with_public_weights(settings: Record, recipe: str | None) -> Record:
@@ -479,6 +494,37 @@ def _read_results(study: Path) -> Iterator[tuple[str, Record]]:
             yield str(result["run"]), result
         except (ValueError, KeyError, TypeError):
             continue
+
+
+def _read_reruns(folder: Path) -> Iterator[TrainedModel]:
+    """Yield each rerun of a search's best values by kind; none if it cannot be read, or its recipes have changed."""
+    if not (folder / "search.json").is_file():
+        return
+    from training.studies.cross_validation import KINDS  # with torch, which other comparisons do not need
+    from training.studies.search import tested_reruns
+
+    try:
+        plan, tested = tested_reruns(folder)
+    except ZooError:
+        return
+    values = f"the best of {plan.trials} trials" if plan.trials else "the values of the recipe"
+    changed = f" with {', '.join(plan.settings)}" if plan.settings else ""
+    models = f"{plan.folds} models, one per fold of the training classes"
+    how = f"best epoch on the fold, {values}, search {folder.name}{changed}"
+    facts = {"dataset": plan.first.data.dataset, "split": "test", "runtime": "torch", "precision": "fp32"}
+    for (loss, result), kind in product(tested, KINDS):
+        joined = kind == "concatenated"
+        yield TrainedModel(
+            name=f"{folder.name}/{loss}/seed-{result['seed']}, {kind}",
+            dim=result["dim"] * (plan.folds if joined else 1),
+            seed=result["seed"],
+            selection=f"{models}, {'joined' if joined else 'whose scores are averaged'}, {how}",
+            settings=None,
+            results=[{**facts, **result, "data": result["images"], "metrics": result[kind]}],
+            changes=len(plan.settings),
+            curves={},
+            search=f"{loss}/{kind}",
+        )
 
 
 def _read_study_run(study: Path, name: str, result: Record, study_name: str | None) -> TrainedModel | None:

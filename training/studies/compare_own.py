@@ -54,6 +54,7 @@ class OwnScore:
         images: The images that were measured.
         classes: The number of their classes that have queries; None where it is not recorded.
         pixels: The side of the model's input; None where it is not known.
+        head: What makes the embedding, as in `ModelInfo`.
         difference: To the model that was named, if one was and both were measured alike.
         no_difference: Why the difference is missing.
     """
@@ -65,6 +66,7 @@ class OwnScore:
     ours: MeasuredScore
     classes: int | None
     pixels: int | None = None
+    head: str = ""
     difference: ScoreDifference | None = None
     no_difference: str = ""
 
@@ -149,7 +151,7 @@ def _own_score(
 ) -> OwnScore:
     ours, classes = average_measurements(metric, measurements), measurements[0][1].get("classes")
     name = _group_name([run for run, _ in measurements])
-    row = OwnScore(name, group[0].dim, images, metric, ours, classes, group[0].pixels)
+    row = OwnScore(name, group[0].dim, images, metric, ours, classes, group[0].pixels, group[0].head)
     if base is None:
         return row
     if base is group:

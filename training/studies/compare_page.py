@@ -157,6 +157,8 @@ def _command_of(score: PublishedScore) -> str:
     """Return the command that measures the score here."""
     if score.recipe is not None:
         return f"zoo train {score.recipe}"
+    if score.search is not None:
+        return f"zoo benchmark search {score.search.partition('/')[0]} --dataset {score.dataset} --trials 0"
     return f"zoo benchmark run {score.study} --dataset {score.dataset}"
 
 

@@ -7,7 +7,7 @@ SEARCH/results.jsonl.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -117,7 +117,7 @@ def rerun(recipe: Recipe, validation: CrossValidation, folder: Path, context: St
 
     Returns:
         The result: "separated" is the mean of the models' scores, "concatenated" the scores of their joined embeddings
-        of folds x dim numbers.
+        of folds x dim numbers; "images" is the identity of the tested ones.
 
     Raises:
         DivergedError: If the values break the loss with this seed.
@@ -148,7 +148,9 @@ def rerun(recipe: Recipe, validation: CrossValidation, folder: Path, context: St
         "validation_map_at_r": float(np.mean([record["map_at_r"] for record in fold_records])),
         "separated": {metric: float(np.mean([scores[metric] for scores in separated])) for metric in METRICS},
         "concatenated": {metric: concatenated[metric] for metric in METRICS},
+        "dim": embeddings[0].shape[1],
         "protocol": protocol,
+        "images": asdict(dataset.identity),
         "folds": fold_records,
         "date": _now(),
         **context.made_with,

@@ -272,6 +272,20 @@ def finished_reruns(plan: SearchPlan, loss: str, values: dict[str, float], folde
     return [results[name] for name in names if name in results]
 
 
+def tested_reruns(folder: Path) -> tuple[SearchPlan, list[tuple[str, dict[str, Any]]]]:
+    """Return the plan of a search, and the finished reruns of the best values of each loss, with the loss's name.
+
+    Raises:
+        TrainingError: If the plan is damaged, or its recipes have changed since.
+        MissingDependencyError: If Optuna is not installed.
+    """
+    plan, tested = read_search(folder), []
+    for loss, trials in load_trials(plan, folder).items():
+        if (values := values_to_test(plan, trials)) is not None:
+            tested += [(loss, result) for result in finished_reruns(plan, loss, values, folder)]
+    return plan, tested
+
+
 def _recipe_records(plan: SearchPlan) -> dict[str, Any]:
     """Return for each loss the recipe of a trial in which every value is at its lower bound."""
     return {loss: plan.lowest_recipe(find_space(loss)).record for loss in plan.losses}

@@ -217,7 +217,7 @@ def _model_sections(
 
 # zoo benchmark models
 
-MODEL_COLUMNS = ("metric", "model", "dim", "pixels", "mean", "95 %", "seeds")
+MODEL_COLUMNS = ("metric", "model", "head", "dim", "pixels", "mean", "95 %", "seeds")
 MODEL_NUMBERS = ("dim", "pixels", "mean", "seeds")
 
 
@@ -319,7 +319,8 @@ def _model_cells(row: OwnScore) -> list[str]:
     from training.studies.compare_page import interval_over, origin_text
 
     ours = row.ours
-    cells = [row.metric, row.name, str(row.dim), str(row.pixels or "-"), score_text(ours.value, ours.sd)]
+    model = [row.metric, row.name, row.head or "-", str(row.dim), str(row.pixels or "-")]
+    cells = [*model, score_text(ours.value, ours.sd)]
     return [*cells, interval_over(ours.interval, ours.over), str(len(ours.runs)), origin_text(ours)]
 
 

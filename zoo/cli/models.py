@@ -42,7 +42,7 @@ app = typer.Typer()
 
 # zoo list
 
-FACTS = ("name", "status", "dim", "method", "backbone", "dataset")
+FACTS = ("name", "status", "dim", "method", "head", "backbone", "dataset")
 COLUMNS = (*FACTS, "size", "paper's R@1", "R@1 (classes)")
 NUMBERS = ("dim", "size", "paper's R@1", "R@1 (classes)")
 
@@ -56,6 +56,7 @@ NUMBERS = ("dim", "size", "paper's R@1", "R@1 (classes)")
   zoo list --recipes --dataset omniglot     what zoo train can train
   zoo list --json
 
+head: what makes the embedding: the heads that the method trained; LDA or PCA of the trained trunk's features; or none.
 size: megabytes on disk, or millions of parameters (M) if the model is not here yet. paper's R@1: on the model's data
 set, or on the one that is named; zoo info NAME has all of them. R@1 (classes): the newest on the test split of the
 model's data set, or of the folder or table that it learnt from, and the number of classes. Only scores on the same
@@ -108,7 +109,7 @@ def _row(model: ModelInfo) -> dict[str, Any]:
 
 def _cells(model: ModelInfo) -> list[str]:
     row = {**_row(model), "status": model.status_text}
-    return [*(_cell(row[fact]) for fact in FACTS), _size(row), _paper_cell(model), _recall_cell(row)]
+    return [*(_cell(row[fact] or None) for fact in FACTS), _size(row), _paper_cell(model), _recall_cell(row)]
 
 
 def _recall_cell(row: Mapping[str, Any]) -> str:
@@ -207,7 +208,7 @@ def info(name: Model, as_json: Json = False) -> None:
 def _facts(model: ModelInfo) -> dict[str, str]:
     from zoo.data.dataset import dataset_title
 
-    facts = {key: str(getattr(model, key)) for key in ("name", "status", "dim", "method", "backbone", "dataset")}
+    facts = {fact: str(getattr(model, fact) or "-") for fact in FACTS}
     facts |= {"status": model.status_text, "dataset": dataset_title(model.dataset)}
     if model.parameters:
         facts["parameters"] = f"{model.parameters / 1e6:.2f} million"

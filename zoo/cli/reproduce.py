@@ -22,7 +22,7 @@ app = typer.Typer()
     epilog="""\
   zoo reproduce margin-conv4-glyphs                   about a minute on two cores; needs no data and no network
   zoo reproduce margin-conv4-glyphs --seed 1 --as second-seed
-  zoo reproduce margin-lite0-cub2010 --data DIR       photographs: about 20 minutes
+  zoo reproduce margin-lite0-cub2010-lda --data DIR   photographs: about 20 minutes
   zoo reproduce org/model --data DIR                  a model on the Hub, by the recipe in its folder
 
 The new model is written to ZOO_HOME/models as MODEL-reproduced; nothing else is changed. The exit status is 0 if R@1

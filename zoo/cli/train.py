@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from typer import Argument, Option
@@ -132,6 +131,7 @@ def _show_recipe(
         print_json(recipe.to_json())
         return
     from training.recipes.published_code import published_switch
+    from zoo.models.card import setting_text
 
     switch = published_switch(name, settings)
     if as_json:
@@ -140,16 +140,12 @@ def _show_recipe(
     print(switch.summary)
     if switch.differences:
         rows = [
-            [each.key, _setting_text(each.paper), _setting_text(each.code), each.reason] for each in switch.differences
+            [each.key, setting_text(each.paper), setting_text(each.code), each.reason] for each in switch.differences
         ]
         print_table(Table(("setting", "paper", "code", "reason"), rows))
     if switch.unswitched:
         print("Departures of the code that no setting copies:")
         print_table(Table(("not switched", "reason"), [[each.subject, each.reason] for each in switch.unswitched]))
-
-
-def _setting_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 # zoo features

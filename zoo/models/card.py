@@ -41,6 +41,10 @@ HEAD_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
 UNKNOWN_LICENCE = "unknown"
 """Licence of a model whose weights come with none and whose author states none."""
 
+HEADS = {"trained": "method", "pca": "PCA", "lda": "LDA"}
+"""A recipe's `head_end` -> what makes the embedding: the heads that the method trained, or a projection of the trained
+trunk's features."""
+
 TRAINING_DATA = "training_data"
 """Entry of recipe.json: the identity of the images that were trained on, and of a user's own their classes."""
 
@@ -309,7 +313,7 @@ class Origin:
         if self.recipe is None or not self.changed:
             return self.recipe or ""
         changed = {key: value for key, value in self.changed.items() if key != "as_published"}
-        settings = ", ".join(f"{key}={_as_text(without_paths(value))}" for key, value in changed.items())
+        settings = ", ".join(f"{key}={setting_text(without_paths(value))}" for key, value in changed.items())
         code = " as its authors' published code" if self.as_published else ""
         return f"{self.recipe}{code}, changed: {' '.join(settings.split())}"
 
@@ -327,11 +331,30 @@ def read_training_data(folder: Path) -> dict[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
+def read_head(folder: Path) -> str:
+    """Return a value of `HEADS` for a model that a recipe made; "" for another model."""
+    recipe = read_object(folder / "recipe.json").get("recipe")
+    return head_kind(recipe.get("head_end"), bool(recipe.get("heads"))) if isinstance(recipe, dict) else ""
+
+
+def head_kind(end: Any, heads: bool) -> str:
+    """Return the value of `HEADS` for a recipe's `head_end`; "none" for a recipe without heads, "" if it is unknown.
+
+    Args:
+        end: The recipe's `head_end`.
+        heads: Whether the recipe has heads.
+    """
+    return HEADS.get(end, "") if heads else "none"
+
+
 def read_kept(folder: Path) -> str | None:
     """Return what a finetuned model is: "base", "start" or "trained"; None for another model."""
     kept = read_object(folder / "recipe.json").get("kept")
     return kept if isinstance(kept, str) else None
 
 
-def _as_text(value: Any) -> str:
+def setting_text(value: Any) -> str:
+    """Return the value of a recipe's setting as `--set` takes it; null, such as no miner, is "none"."""
+    if value is None:
+        return "none"
     return value if isinstance(value, str) else json.dumps(value)

@@ -25,7 +25,7 @@ from zoo.models.baselines import (
     baselines_root,
     repository_of,
 )
-from zoo.models.card import Card, Origin, read_card, read_kept, read_origin, read_training_data
+from zoo.models.card import Card, Origin, read_card, read_head, read_kept, read_origin, read_training_data
 from zoo.models.folder import count_parameters
 from zoo.models.names import name_hint, similar_names
 from zoo.models.pretrained.packages import PACKAGES, WeightsPackage, installed_package
@@ -63,6 +63,8 @@ class ModelInfo:
         training_data: The images that it was trained on, as recipe.json has them; empty where it does not, and for a
             finetune that kept its base or start.
         kept: What a finetuned model is: "base", "start" or "trained"; None for another model.
+        head: What makes the embedding of a recipe's model: "method", its trained heads; "LDA" or "PCA" of the trained
+            trunk's features; or "none", the features themselves. "" for another model.
     """
 
     name: str
@@ -81,6 +83,7 @@ class ModelInfo:
     copied: bool = False
     training_data: Mapping[str, Any] = field(default_factory=dict)
     kept: str | None = None
+    head: str = ""
 
     def __repr__(self) -> str:
         return f"ModelInfo({self.name!r}: {self.status}, {self.dim} numbers, {self.method} on {self.dataset})"
@@ -120,7 +123,7 @@ class ModelInfo:
         return sum(file.stat().st_size for file in self.folder.rglob("*") if file.is_file()) if self.folder else None
 
     def to_json(self) -> dict[str, Any]:
-        names = ("name", "status", "dim", "method", "backbone", "dataset")
+        names = ("name", "status", "dim", "method", "head", "backbone", "dataset")
         facts: dict[str, Any] = {key: getattr(self, key) for key in names}
         facts |= {"size": self.size, "parameters": self.parameters, "published": self.published}
         facts["facts"] = dict(self.facts)
@@ -278,6 +281,7 @@ def _folder_info(folder: Path) -> ModelInfo:
         copied=original_status is not None,
         training_data={} if kept in ("base", "start") else read_training_data(folder),
         kept=kept,
+        head=read_head(folder),
     )
 
 
@@ -323,7 +327,7 @@ def _same_model(folder: Path, other: Path) -> bool:
 def _recipe_info(name: str, row: Mapping[str, Any]) -> ModelInfo:
     """Return the facts about a recipe without a model, from what the catalogue of recipes has of it."""
     facts = dict(row)
-    dim, method, backbone, dataset = (facts.pop(key) for key in ("dim", "method", "backbone", "dataset"))
+    dim, method, head, backbone, dataset = (facts.pop(key) for key in ("dim", "method", "head", "backbone", "dataset"))
     return ModelInfo(
         name,
         RECIPE,
@@ -335,6 +339,7 @@ def _recipe_info(name: str, row: Mapping[str, Any]) -> ModelInfo:
         parameters=facts.pop("parameters", None),
         facts=facts,
         origin=Origin(name),
+        head=head,
     )
 
 

@@ -2,9 +2,9 @@
 
 A file has `[paper]` (short, citation, source, text_sha256), `[[tables]]` (name, place, title, protocol, runs, scores)
 and `[[absent]]` (what, why). A score has row, dataset, metric and value; if the paper states them, backbone, dim, sd or
-ci95, and split; if this project measures the same, recipe, or study with arm and view; and the marks best_on_test,
-quoted_from and contradicts. A table may state some of them once for all of its scores (`SHARED`). `[[absent]]` lists
-numbers that are missing here.
+ci95, and split; if this project measures the same, recipe, or study with arm and view, or search; and the marks
+best_on_test, quoted_from and contradicts. A table may state some of them once for all of its scores (`SHARED`).
+`[[absent]]` lists numbers that are missing here.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ PERCENT = ("precision_at_1", "r_precision", "map_at_r", "nmi")
 
 TABLE_NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 RECALL = re.compile(r"recall_at_([1-9]\d*)")
+SEARCHED = re.compile(r"[a-z0-9-]+/(separated|concatenated)")
 SOURCE = re.compile(r"arXiv:\d{4}\.\d{4,5}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -78,6 +79,8 @@ class PublishedScore:
         recipe: Recipe that reproduces this number; None if no model of this project measures the same quantity: the
             same method, backbone, dimension and data set.
         study: Study of this project that measures it; `arm` is its arm and `view` the measured part of the network.
+        search: LOSS/KIND: the loss of `zoo benchmark search`, and "separated" for the mean score of the models of its
+            folds, or "concatenated" for the score of their joined embeddings.
     """
 
     row: str
@@ -96,6 +99,7 @@ class PublishedScore:
     study: str | None = None
     arm: str | None = None
     view: str = WHOLE_EMBEDDING
+    search: str | None = None
 
     def __post_init__(self) -> None:
         where = f"{self.row!r} on {self.dataset}, {self.metric}"
@@ -112,10 +116,14 @@ class PublishedScore:
             f"{where}: the view {self.view!r} needs the study that measures it.",
         )
         _check(self.dim is None or self.dim >= 1, f"{where}: dim is {self.dim}; expected 1 or more.")
+        _check(
+            self.search is None or SEARCHED.fullmatch(self.search),
+            f"{where}: search is {self.search!r}; expected LOSS/separated or LOSS/concatenated.",
+        )
         stated = self.dim is not None and self.backbone is not None
         _check(
-            stated or (self.recipe is None and self.study is None),
-            f"{where}: a score with a recipe or a study states its backbone and its dim.",
+            stated or (self.recipe is self.study is self.search is None),
+            f"{where}: a score with a recipe, a study or a search states its backbone and its dim.",
         )
         highest = 1.0 if metric_scale(self.metric) == 100 else float("inf")
         _check(0 <= self.value <= highest, f"{where}: the value is outside its range.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from zoo.data.content import IdenticalPairs
 from zoo.data.dataset import FOLDER, DataIdentity, dataset_title
 from zoo.errors import ModelFolderError, command
 from zoo.files import locked, read_json, read_object, write_json
-from zoo.models.card import Card
+from zoo.models.card import Card, setting_text
 from zoo.render import Table
 
 EXPORT_FLOORS = {"fp32": 0.99999, "fp16": 0.9999, "int8": 0.95}
@@ -291,8 +290,7 @@ def _training_command(record: Mapping[str, Any], seed: Any) -> str | None:
     origin, settings = record.get("origin"), record.get("settings")
     if not isinstance(origin, str) or not isinstance(settings, dict):
         return None
-    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in settings.items()}
-    changes = [word for key, text in texts.items() for word in ("--set", f"{key}={text}")]
+    changes = [word for key, value in settings.items() for word in ("--set", f"{key}={setting_text(value)}")]
     return command("train", origin, *changes, *(["--seed", str(seed)] if seed else []))
 
 

@@ -488,7 +488,7 @@ def test_small_twins_change_their_objective_only() -> None:
     for name in ("margin-conv4-glyphs", "diva-conv4-omniglot", "group-conv4-glyphs", "mic-lite0-cub2010"):
         keys = {each.key.partition(".")[0] for each in published_switch(name).differences}
         assert keys == {"objective"}
-    same = ("objective.miner_args.nonzero_loss_cutoff=null", "objective.miner_args.one_positive=true")
+    same = ("objective.miner_args.nonzero_loss_cutoff=none", "objective.miner_args.one_positive=true")
     assert not published_switch("contrastive-conv4-glyphs", same).differences
 
 

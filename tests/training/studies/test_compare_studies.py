@@ -19,6 +19,8 @@ from training.studies.compare_page import FORMATS
 from training.studies.plan import RunSchedule, write_plan
 from training.studies.results import RESULTS_FILE
 from training.studies.runner import create_study_context, perform_runs
+from training.studies.search import SearchPlan, write_search
+from training.studies.search_spaces import find_space
 from training.studies.study import Arm
 from zoo.cli.main import main
 from zoo.errors import UsageError
@@ -281,3 +283,41 @@ def test_copies_views_and_unchanged_settings_are_compared(
         value, dim = mean(arm, view)
         (row,) = compare_tables([table_of(PublishedScore("m", "folder", "recall_at_1", 0.5, "conv4", dim, **named))])
         assert (row.ours.value, row.ours.seeds) == (pytest.approx(value), (0, 1))
+
+
+def test_reruns_of_a_search_are_compared_with_separated_and_concatenated_rows(own_zoo: Path) -> None:
+    """Four models of 128 numbers per rerun; the mean of two reruns stands beside each row of Reality's table 3."""
+    rows = {row.score.row: row for row in compare_tables([published("reality-3")], "cub")}
+    assert rows["Contrastive, concatenated"].status == "not run"
+    plan = SearchPlan(("contrastive",), "cub", trials=0, reruns=2)
+    folder = own_zoo / "studies" / "search-cub"
+    write_search(plan, folder)
+    images = {"name": "cub", "sha256": "0" * 64, "images": 5924, "classes": 100}
+    for number, (apart, joined) in enumerate([(0.19, 0.24), (0.21, 0.28)]):
+        recipe = plan.recipe(find_space("contrastive"), {}, 1 + number)
+        scores = {"separated": {"map_at_r": apart}, "concatenated": {"map_at_r": joined}}
+        facts = {"protocol": "leave-one-out, cosine, exact", "images": images, "dim": 128, "date": "2026-01-01"}
+        result = {"run": f"contrastive/rerun-{recipe.digest}", "seed": recipe.seed, **scores, **facts}
+        append_json_line(folder / RESULTS_FILE, result)
+    found = {
+        row.score.row: row
+        for row in compare_tables([published("reality-3")], "cub")
+        if row.score.metric == "map_at_r" and row.score.row.startswith("Contrastive")
+    }
+    for kind, mean in (("separated", 0.2), ("concatenated", 0.26)):
+        row = found[f"Contrastive, {kind}"]
+        assert row.ours is not None
+        assert (row.ours.value, row.ours.seeds) == (pytest.approx(mean), (1, 2))
+        assert row.difference == pytest.approx(mean - row.score.value)
+    assert main(["benchmark", "compare", "reality-3", "--format", "json"]) == 0
+
+
+def test_a_search_of_other_recipes_is_not_compared(own_zoo: Path) -> None:
+    """Its values mean something else today."""
+    folder = own_zoo / "studies" / "search-cub"
+    write_search(SearchPlan(("contrastive",), "cub", trials=0), folder)
+    record = json.loads((folder / "search.json").read_text())
+    record["recipes"]["contrastive"]["definitions"]["loss contrastive"] = 0
+    (folder / "search.json").write_text(json.dumps(record))
+    (folder / RESULTS_FILE).write_text("")
+    assert {run.search for run in find_runs()} == {None}

@@ -147,6 +147,7 @@ def test_list(capsys, toy):
         "status": "trained",
         "dim": toys.DIM,
         "method": "none",
+        "head": "",
         "backbone": "pool",
         "dataset": "toys",
         "size": sum(file.stat().st_size for file in toy.rglob("*") if file.is_file()),
@@ -212,3 +213,15 @@ def test_info(capsys, toy):
 def test_info_of_a_recipe_shows_the_command_that_trains_it(capsys):
     assert main(["info", "margin-conv4-omniglot"]) == 0
     assert "zoo train margin-conv4-omniglot" in capsys.readouterr().out
+
+
+def test_every_table_shows_whether_a_model_has_its_methods_heads(capsys):
+    """The fault: models of discriminant directions stood under the names of methods."""
+    expected = {"margin-conv4-glyphs": "method", "group-conv4-glyphs": "none", "pa-lite0-cars-half-lda": "LDA"}
+    for args in (["list", "--json"], ["benchmark", "models", "--json"]):
+        assert main(args) == 0
+        heads = {row["name"]: row["head"] for row in json.loads(capsys.readouterr().out)}
+        assert expected.items() <= heads.items()
+    for name, head in (expected | {"mic-lite0-cub2010": "method", "mic-lite0-cub2010-lda": "LDA"}).items():
+        assert main(["info", name, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["head"] == head

@@ -137,7 +137,9 @@ for name in sys.argv[1:]:
     except zoo.errors.MissingDependencyError as error:
         print(error)
 """
-    cosine, ours, quantized, none = run_python(code, exported, "diva-lite0-cub2010", "pa-lite0-cars-half").splitlines()
+    cosine, ours, quantized, none = run_python(
+        code, exported, "diva-lite0-cub2010-lda", "pa-lite0-cars-half-lda"
+    ).splitlines()
     assert float(cosine) >= 0.9999
     assert "runtime='onnx'" in ours
     assert "runtime='onnx', precision='int8'" in quantized

@@ -7,6 +7,7 @@ import pytest
 from training.recipe import Recipe
 from training.recipes import CATALOGUE, RECIPES
 from training.recipes.published_code import published_switch
+from training.studies.search_spaces import SPACES
 from zoo.models.published import published_tables
 
 SCORES = [(table.name, score) for table in published_tables() for score in table.scores]
@@ -55,15 +56,23 @@ def test_marks_are_those_of_the_published_code_that_recipes_name() -> None:
             assert score.best_on_test == selects, (table, score.row)
 
 
-def test_rows_without_a_recipe_or_a_study_are_known() -> None:
+def test_rows_that_nothing_here_measures_are_known() -> None:
     """Their dimension is not printed, or nothing here measures them in a study."""
-    own = {(table, score.row) for table, score in SCORES if not (score.quoted_from or score.recipe or score.study)}
-    left = {(table, row) for table, row in own if not row.endswith(", concatenated")}
-    assert left == {
+    linked = [score for _, score in SCORES if score.quoted_from or score.recipe or score.study or score.search]
+    assert {(table, score.row) for table, score in SCORES if score not in linked} == {
         *(("reality-2", row) for row in ("GoogleNet", "BN-Inception", "ResNet50")),
         ("group-text", "GL Densenet161, its own hyperparameters"),
         ("group-text", "SoftTriple, one centre"),
         ("revisiting-3", "Margin (ours)"),
         ("sharing-7a", "shared only"),
     }
-    assert {table for table, _ in own - left} == {"reality-3", "reality-4", "reality-5"}
+
+
+def test_a_search_measures_joined_models_of_a_space_of_its_loss() -> None:
+    searched = [score for _, score in SCORES if score.search]
+    assert len(searched) == 3 * 12 * 2 * 3  # tables, losses, kinds, metrics
+    for score in searched:
+        loss, kind = score.search.split("/")
+        assert loss in SPACES
+        assert score.row.endswith(f", {kind}")
+        assert score.dim == {"separated": 128, "concatenated": 512}[kind]

@@ -75,10 +75,21 @@ def test_the_card_and_the_documentation_state_the_scores(folder: Path) -> None:
     assert f"| `{card.name}` | {card.dim} | {recall} | {precision} |" in page
 
 
-def test_three_models_of_photographs_are_shipped() -> None:
+def test_the_models_of_photographs_are_shipped() -> None:
     assert {folder.name for folder in OF_PHOTOGRAPHS} == {
-        *("margin-lite0-cub2010", "diva-lite0-cub2010", "pa-lite0-cars-half")
+        *("margin-lite0-cub2010-lda", "diva-lite0-cub2010-lda", "pa-lite0-cars-half-lda")
     }
+
+
+@pytest.mark.parametrize("folder", [*FOLDERS, *OF_PHOTOGRAPHS], ids=lambda folder: folder.name)
+def test_a_model_with_the_name_of_a_method_holds_the_heads_that_the_method_trained(folder: Path) -> None:
+    """The fault: a model was carded "DiVA (all four tasks)" and held one head of discriminant directions."""
+    recipe = Recipe.from_json(json.loads((folder / "recipe.json").read_text())["recipe"])
+    card, projected = read_card(folder), folder.name.endswith("-lda")
+    assert zoo.info(folder.name).head == ("LDA" if projected else "method" if recipe.heads else "none")
+    assert ("Discriminant directions" in card.description) == projected
+    if not projected:
+        assert card.heads == recipe.heads
 
 
 @pytest.mark.slow
@@ -103,7 +114,7 @@ def test_the_card_and_the_documentation_of_photographs_state_data_licence_and_sc
     assert {"cub2010": "CUB-200 (2010)", "cars-half": "half of Cars196"}[card.dataset] in card.description
     page = (SHIPPED.parent.parent / "docs" / "lab" / "shipped-models.md").read_text(encoding="utf-8")
     cells = f"| {recall} ({low} to {high}) | {precision} ({' to '.join(map_bounds)}) |"
-    assert f"| `{card.name}` | {card.dim} {cells}" in page
+    assert f"| `{card.name}` | {zoo.info(card.name).head} | {card.dim} {cells}" in page
 
 
 @pytest.fixture(scope="module")
