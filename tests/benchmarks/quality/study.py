@@ -17,13 +17,15 @@ from training.studies.study import FEATURES, MAP_AT_R, R1, Arm, Claim, Measure, 
 OURS = {"margin": "pml-margin", "ms": "pml-ms", "pa": "pml-pa", "triplet-d": "oml-triplet", "softmax": "timm-softmax"}
 """Each method of ours and the peer with the most similar objective."""
 
-LDA = "head_end=lda"
+RECIPE = ("head_end=lda", "schedule.average=0.95")
+"""Ends of our recipes: discriminant directions, and an average over about the last 20 of the few steps of a study."""
+
 ABLATION = {
-    "margin, random start": (LDA, "head_start=random"),
-    "margin, trained head": ("head_end=trained",),
-    "margin, no average": (LDA, "schedule.average=0"),
-    "margin, norms learn": (LDA, "backbone.freeze_norm=none"),
-    "pa, shuffled": (LDA, "batch.sampler=spc-r"),
+    "margin, random start": (*RECIPE, "head_start=random"),
+    "margin, trained head": (*RECIPE, "head_end=trained"),
+    "margin, no average": (*RECIPE, "schedule.average=0"),
+    "margin, norms learn": (*RECIPE, "backbone.freeze_norm=none"),
+    "pa, shuffled": (*RECIPE, "batch.sampler=spc-r"),
 }
 """Our recipes without one ingredient; the rates are those of the control with its library's own rates."""
 
@@ -61,14 +63,14 @@ def plain_loop(name: str) -> tuple[str, ...]:
 
 
 def _arms() -> tuple[Arm, ...]:
-    ours = [Arm(method, _recipe(method), (LDA,)) for method in OURS]
+    ours = [Arm(method, _recipe(method), RECIPE) for method in OURS]
     theirs = [Arm(peer, _recipe(method), plain_loop(peer)) for method, peer in OURS.items()]
     controls = [
-        Arm(f"{peer} in our trainer", _recipe(method), (LDA, *criterion(peer, own_rates=False)))
+        Arm(f"{peer} in our trainer", _recipe(method), (*RECIPE, *criterion(peer, own_rates=False)))
         for method, peer in OURS.items()
         if PEERS[peer].head
     ]
-    rates = Arm("margin, rates of the peer", _recipe("margin"), (LDA, *criterion("pml-margin", own_rates=True)))
+    rates = Arm("margin, rates of the peer", _recipe("margin"), (*RECIPE, *criterion("pml-margin", own_rates=True)))
     less = [Arm(label, _recipe(label.partition(",")[0]), settings) for label, settings in ABLATION.items()]
     trunk = Arm("trunk", _recipe("margin"), ("schedule.epochs=0", "heads=[]", "head_start=random"))
     return (*ours, *theirs, *controls, rates, *less, trunk)
