@@ -48,7 +48,7 @@ class Row:
 
     Attributes:
         arm: Its label.
-        year: The year of its paper; None for arms that are no objectives.
+        year: The year of its paper; None for an arm that is not an objective.
         map_at_r: MAP@R on the unseen classes.
         difference: That less the baseline's; None for the baseline.
         verdict: On the difference for further classes, in the family of all arms; None for the baseline.
