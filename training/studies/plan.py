@@ -29,9 +29,9 @@ from training.studies.study import (
 )
 from training.studies.trials import (
     TRIAL_SEED,
-    Search,
     TrialScore,
-    Values,
+    TrialSearch,
+    TrialValues,
     check_rates,
     main_constant,
     merge_trials,
@@ -124,7 +124,7 @@ class Plan:
         weights: BACKBONE=DIR: the weights that recipes with this backbone start from (`zoo convert` makes such a
             folder). Public weights do not count as a change.
         rates: The learning rates that trials of each arm begin with; empty for the recipes' own.
-        budget: The number of trials of each arm, if they are more than the rates (`training.studies.trials.Search`).
+        budget: The number of trials of each arm, if they are more than the rates (`TrialSearch`).
         trials: The finished trials.
         margins: METRIC=MARGIN: the differences on the test split below which two arms are equivalent, stated before
             the runs.
@@ -179,30 +179,30 @@ class Plan:
         """Return the arm's recipe, or those of an ensemble's members, with the values that its trials have chosen."""
         return self._resolve(arm, seed, selection, self.chosen_values(arm))
 
-    def trial_recipes(self, arm: Arm, values: Values) -> tuple[Recipe, ...]:
+    def trial_recipes(self, arm: Arm, values: TrialValues) -> tuple[Recipe, ...]:
         """Return the recipes of a trial: on the first seed, with held-out training classes."""
         return self._resolve(arm, TRIAL_SEED, "validation", values)
 
-    def _resolve(self, arm: Arm, seed: int, selection: str, values: Values | None) -> tuple[Recipe, ...]:
+    def _resolve(self, arm: Arm, seed: int, selection: str, values: TrialValues | None) -> tuple[Recipe, ...]:
         def resolve(settings: tuple[str, ...]) -> tuple[Recipe, ...]:
             return resolve_recipes(self.study, arm, self.dataset, seed, selection, settings, self.weights)
 
         recipes = resolve(self.settings)
         return recipes if values is None else resolve((*self.settings, *trial_settings(values, recipes[0])))
 
-    def search_of(self, arm: Arm) -> Search | None:
+    def search_of(self, arm: Arm) -> TrialSearch | None:
         """Return the trials of an arm; None without any, and for an arm that is not trained."""
         recipes = self._resolve(arm, TRIAL_SEED, "last", None) if self.rates else ()
         if not any(recipe.learns for recipe in recipes):
             return None
-        return Search(self.rates, self.budget, main_constant(recipes[0]) is not None)
+        return TrialSearch(self.rates, self.budget, main_constant(recipes[0]) is not None)
 
-    def next_values(self, arm: Arm) -> Values | None:
+    def next_values(self, arm: Arm) -> TrialValues | None:
         """Return the values of the arm's next trial; None without one."""
         search = self.search_of(arm)
         return None if search is None else search.next_values(scores_by_values(arm.label, self.trials))
 
-    def chosen_values(self, arm: Arm) -> Values | None:
+    def chosen_values(self, arm: Arm) -> TrialValues | None:
         """Return the values that the arm's trials have chosen; None without trials, and before they ended."""
         search = self.search_of(arm)
         return None if search is None else search.chosen(scores_by_values(arm.label, self.trials))

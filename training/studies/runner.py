@@ -31,7 +31,7 @@ from training.studies.trials import (
     TRIAL_METRIC,
     TRIAL_SEED,
     TRIALS_FILE,
-    Values,
+    TrialValues,
     merge_trials,
     read_trials,
     trial_folder,
@@ -142,7 +142,7 @@ def prepare_contexts(
         if left:
             check_images(left[0].recipes[0].data.dataset, data)
         recipes = [recipe for run in left for recipe in run.recipes]
-        recipes += [recipe for arm in untried for recipe in plan.trial_recipes(arm, Values(plan.rates[0]))]
+        recipes += [recipe for arm in untried for recipe in plan.trial_recipes(arm, TrialValues(plan.rates[0]))]
         contexts[data].check_splits(recipes)
         for name in dict.fromkeys(recipe.data.dataset for recipe in recipes):
             own = [recipe for recipe in recipes if recipe.data.dataset == name]
@@ -411,7 +411,7 @@ def _finished_trials(plan: Plan, source: Path) -> dict[tuple[str, ...], Result]:
 
 
 def _adopted_trial(
-    plan: Plan, arm: Arm, values: Values, sources: Sequence[Mapping[tuple[str, ...], Result]]
+    plan: Plan, arm: Arm, values: TrialValues, sources: Sequence[Mapping[tuple[str, ...], Result]]
 ) -> Result | None:
     """Return the trial of exactly the same recipes in another study; None without one."""
     digests = tuple(recipe.digest for recipe in plan.trial_recipes(arm, values))
@@ -435,7 +435,7 @@ def _finished_results(source: Path) -> Results:
     return results
 
 
-def _perform_trial(plan: Plan, arm: Arm, values: Values, folder: Path, context: StudyContext) -> Result:
+def _perform_trial(plan: Plan, arm: Arm, values: TrialValues, folder: Path, context: StudyContext) -> Result:
     """Train an arm with a trial's values, and return the record with its score; None if training diverged."""
     recipes = plan.trial_recipes(arm, values)
     facts = {

@@ -66,8 +66,8 @@ METHOD_CONSTANTS = {"diva": "alpha", "mic": "decorrelation", "sharing": "gamma"}
 """Method -> the weight of what it adds to its loss, which is its main constant where it adds anything."""
 
 
-class Values(NamedTuple):
-    """Values of a trial: the learning rate, optimizer.lr, and the factor of the main constant."""
+class TrialValues(NamedTuple):
+    """The values of a trial: the learning rate, optimizer.lr, and the factor of the main constant."""
 
     rate: float
     factor: float = 1.0
@@ -95,7 +95,7 @@ class TrialScore:
 
 
 @dataclass(frozen=True)
-class Search:
+class TrialSearch:
     """The trials of an arm: each rate once, then the values nearest to the best.
 
     Attributes:
@@ -109,15 +109,15 @@ class Search:
     budget: int = 0
     constant: bool = True
 
-    def next_values(self, scores: Mapping[Values, float | None]) -> Values | None:
+    def next_values(self, scores: Mapping[TrialValues, float | None]) -> TrialValues | None:
         """Return the values of the next trial; None at the end, and if all rates diverged.
 
         Args:
             scores: The scores of the finished trials.
         """
         for rate in self.rates:
-            if Values(rate) not in scores:
-                return Values(rate)
+            if TrialValues(rate) not in scores:
+                return TrialValues(rate)
         best = best_values(scores)
         if best is None or self.budget <= len(self.rates) or len(scores) >= 2 * self.budget:
             return None
@@ -126,7 +126,7 @@ class Search:
         is_next = _distance(nearest, _place(best)) == 1
         return _values_at(nearest) if is_next or len(scores) < self.budget else None
 
-    def chosen(self, scores: Mapping[Values, float | None]) -> Values | None:
+    def chosen(self, scores: Mapping[TrialValues, float | None]) -> TrialValues | None:
         """Return the values with the highest score; None before the end, and if all trials diverged."""
         return best_values(scores) if self.next_values(scores) is None else None
 
@@ -135,12 +135,12 @@ Place = tuple[int, int]
 """Half decades of the rate and doublings of the constant."""
 
 
-def _place(values: Values) -> Place:
+def _place(values: TrialValues) -> Place:
     return round(2 * math.log10(values.rate)), round(math.log2(values.factor))
 
 
-def _values_at(place: Place) -> Values:
-    return Values(float(f"{10 ** (place[0] / 2):.2g}"), 2.0 ** place[1])
+def _values_at(place: Place) -> TrialValues:
+    return TrialValues(float(f"{10 ** (place[0] / 2):.2g}"), 2.0 ** place[1])
 
 
 def _distance(one: Place, other: Place) -> int:
@@ -158,7 +158,7 @@ def _places_around(centre: Place, constant: bool) -> Iterator[Place]:
                 yield centre[0] + rate, centre[1] + doubling
 
 
-def best_values(scores: Mapping[Values, float | None]) -> Values | None:
+def best_values(scores: Mapping[TrialValues, float | None]) -> TrialValues | None:
     """Return the values with the highest score, of equal ones the first; None if all diverged."""
     measured = {values: score for values, score in scores.items() if score is not None}
     return max(measured, key=measured.__getitem__) if measured else None
@@ -179,7 +179,7 @@ def main_constant(recipe: Recipe) -> tuple[str, float] | None:
     return (f"objective.loss_args.{name}", objective["loss_args"][name]) if name else None
 
 
-def trial_settings(values: Values, recipe: Recipe) -> tuple[str, ...]:
+def trial_settings(values: TrialValues, recipe: Recipe) -> tuple[str, ...]:
     """Return the settings of a trial's values for a recipe."""
     constant = main_constant(recipe)
     rate = f"optimizer.lr={values.rate!r}"
@@ -211,9 +211,9 @@ def check_rates(rates: Sequence[float], budget: int = 0) -> None:
         )
 
 
-def scores_by_values(arm: str, trials: Iterable[TrialScore]) -> dict[Values, float | None]:
+def scores_by_values(arm: str, trials: Iterable[TrialScore]) -> dict[TrialValues, float | None]:
     """Return the scores of an arm's finished trials by their values."""
-    return {Values(trial.rate, trial.factor): trial.score for trial in trials if trial.arm == arm}
+    return {TrialValues(trial.rate, trial.factor): trial.score for trial in trials if trial.arm == arm}
 
 
 def merge_trials(*groups: Iterable[TrialScore]) -> tuple[TrialScore, ...]:
@@ -230,23 +230,23 @@ def read_trials(records: Iterable[Mapping[str, Any]]) -> tuple[TrialScore, ...]:
     )
 
 
-def trial_name(arm: str, values: Values) -> str:
+def trial_name(arm: str, values: TrialValues) -> str:
     """Return the name of a trial, which is also its folder in that of all trials."""
     factor = "" if values.factor == 1 else f"-x{values.factor:g}"
     return f"{slug(arm)}/lr-{values.rate:g}{factor}"
 
 
-def trial_folder(folder: Path, arm: str, values: Values) -> Path:
+def trial_folder(folder: Path, arm: str, values: TrialValues) -> Path:
     """Return the folder of a trial's checkpoints and failure in the folder of a study."""
     return folder / TRIALS_FOLDER / trial_name(arm, values)
 
 
-def trial_title(arm: str, values: Values) -> str:
+def trial_title(arm: str, values: TrialValues) -> str:
     """Return a trial's name for people."""
     return f"{arm}, trial of learning rate {values}"
 
 
-def trial_table(searches: Mapping[str, Search], trials: Sequence[TrialScore]) -> Table:
+def trial_table(searches: Mapping[str, TrialSearch], trials: Sequence[TrialScore]) -> Table:
     """Return a table of the trials of each arm and of their choice."""
     rows = []
     for arm, search in searches.items():

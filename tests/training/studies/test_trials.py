@@ -24,7 +24,7 @@ from training.studies.report import build_report
 from training.studies.results import Results
 from training.studies.runner import claim_folder, create_study_context, run_schedule, run_trials
 from training.studies.study import R1, Arm, Study
-from training.studies.trials import TRIALS_FILE, Search, Values, trial_folder
+from training.studies.trials import TRIALS_FILE, TrialSearch, TrialValues, trial_folder
 from zoo.cli.main import main
 from zoo.cli.studies import plan_from_options
 from zoo.errors import DatasetError, DivergedError, TrainingError, UsageError
@@ -69,33 +69,33 @@ def tried(folder: Path) -> set[tuple[str, float]]:
     return {(record["arm"], record["rate"]) for record in Results(folder, TRIALS_FILE).values()}
 
 
-def searched(search: Search, height: Callable[[Values], float | None]) -> dict[Values, float | None]:
+def searched(search: TrialSearch, height: Callable[[TrialValues], float | None]) -> dict[TrialValues, float | None]:
     """Return the trials of an arm whose scores are known beforehand, in their order."""
-    scores: dict[Values, float | None] = {}
+    scores: dict[TrialValues, float | None] = {}
     while (values := search.next_values(scores)) is not None:
         assert search.chosen(scores) is None
         scores[values] = height(values)
     return scores
 
 
-def hill(rate: float, factor: float) -> Callable[[Values], float | None]:
+def hill(rate: float, factor: float) -> Callable[[TrialValues], float | None]:
     """Return scores that fall with the distance to an optimum, in half decades and doublings."""
     return lambda values: -abs(2 * math.log10(values.rate / rate)) - abs(math.log2(values.factor / factor))
 
 
 def test_the_rate_with_the_higher_score_is_chosen_once_every_rate_was_tried() -> None:
-    rates = Search((0.1, 0.2, 0.3))
-    scores = {Values(0.1): 0.5, Values(0.2): 0.7}
+    rates = TrialSearch((0.1, 0.2, 0.3))
+    scores = {TrialValues(0.1): 0.5, TrialValues(0.2): 0.7}
     assert rates.chosen(scores) is None
-    assert rates.chosen(scores | {Values(0.3): 0.6}) == Values(0.2)
-    assert Search((0.1, 0.2)).chosen({Values(0.1): 0.5, Values(0.2): 0.5}) == Values(0.1)  # the first
-    assert Search((0.1, 0.2)).chosen({Values(0.1): 0.5, Values(0.2): None}) == Values(0.1)
-    assert Search((0.1, 0.2)).chosen({Values(0.1): None, Values(0.2): None}) is None
+    assert rates.chosen(scores | {TrialValues(0.3): 0.6}) == TrialValues(0.2)
+    assert TrialSearch((0.1, 0.2)).chosen({TrialValues(0.1): 0.5, TrialValues(0.2): 0.5}) == TrialValues(0.1)
+    assert TrialSearch((0.1, 0.2)).chosen({TrialValues(0.1): 0.5, TrialValues(0.2): None}) == TrialValues(0.1)
+    assert TrialSearch((0.1, 0.2)).chosen({TrialValues(0.1): None, TrialValues(0.2): None}) is None
 
 
 @pytest.mark.parametrize(("rate", "factor"), [(3.2e-4, 1), (1e-3, 2), (3.2e-3, 1), (1e-4, 0.5), (1e-4, 4)])
 def test_the_search_finds_an_optimum_that_is_not_at_the_edge(rate: float, factor: float) -> None:
-    search = Search((1e-4, 3.2e-4, 1e-3), 8)
+    search = TrialSearch((1e-4, 3.2e-4, 1e-3), 8)
     scores = searched(search, hill(rate, factor))
     best = search.chosen(scores)
     assert best is not None
@@ -108,9 +108,11 @@ def test_the_search_finds_an_optimum_that_is_not_at_the_edge(rate: float, factor
 
 
 def test_the_search_has_a_budget_and_varies_no_constant_that_an_arm_lacks() -> None:
-    assert len(searched(Search((1e-4, 3.2e-4), 5), hill(3.2e-4, 1))) == 5
-    assert len(searched(Search((1e-4, 3.2e-4), 4), lambda values: values.rate * values.factor)) == 8  # endless ascent
-    alone = searched(Search((1e-4, 3.2e-4, 1e-3), 5, constant=False), hill(3.2e-4, 1))
+    assert len(searched(TrialSearch((1e-4, 3.2e-4), 5), hill(3.2e-4, 1))) == 5
+    assert (
+        len(searched(TrialSearch((1e-4, 3.2e-4), 4), lambda values: values.rate * values.factor)) == 8
+    )  # endless ascent
+    alone = searched(TrialSearch((1e-4, 3.2e-4, 1e-3), 5, constant=False), hill(3.2e-4, 1))
     assert {values.factor for values in alone} == {1}
     assert sorted(values.rate for values in alone) == pytest.approx([3.2e-5, 1e-4, 3.2e-4, 1e-3, 3.2e-3], rel=0.05)
 
@@ -127,7 +129,7 @@ def test_each_arm_is_run_with_the_rate_that_is_better_on_held_out_classes(tmp_pa
     for arm in plan.study.arms:
         alone = {}
         for rate in RATES:  # the same training outside of a study
-            (recipe,) = plan.trial_recipes(arm, Values(rate))
+            (recipe,) = plan.trial_recipes(arm, TrialValues(rate))
             assert (recipe.seed, recipe.optimizer.lr, recipe.data.validation) == (0, rate, 0.3)
             trained, _ = train_network(recipe, work.setup, tmp_path / "alone")
             alone[rate] = trained.log[-1]["validation_map_at_r"]
@@ -264,7 +266,7 @@ def test_trials_read_no_test_images(tmp_path: Path, data: Path, monkeypatch: pyt
 @pytest.mark.slow
 def test_an_arm_waits_for_its_trials(tmp_path: Path, data: Path) -> None:
     plan = plan_of(data)
-    with claim_folder(trial_folder(tmp_path, "margin", Values(0.1))):  # as if another process had it
+    with claim_folder(trial_folder(tmp_path, "margin", TrialValues(0.1))):  # as if another process had it
         schedule = try_rates(plan, tmp_path)
     work = create_study_context(torch.device("cpu"), plan.data)
     tally = run_schedule(schedule, work, progress=[].append)
@@ -292,7 +294,7 @@ def test_a_diverged_trial_has_no_score_and_a_failed_one_is_repeated(
     monkeypatch.setattr(runner, "train_network", failing)
     schedule = try_rates(plan_of(data), tmp_path)
     arms = {arm.label: arm for arm in schedule.plan.study.arms}
-    assert schedule.plan.chosen_values(arms["margin"]) == Values(1e-6)
+    assert schedule.plan.chosen_values(arms["margin"]) == TrialValues(1e-6)
     assert schedule.plan.lacks_values(arms["contrastive"])
     work = create_study_context(torch.device("cpu"), str(data))
     tally = run_schedule(schedule, work, progress=[].append)
