@@ -100,7 +100,7 @@ STUDIES = (
         x="year",
         trends=(Trend(BETTER, MAP_AT_R), Trend(BETTER)),
         datasets=PHOTO_DATASETS,
-        elsewhere="On the papers' data sets: revisiting/table-2. On small ones: claims/all and claims/over-the-years.",
+        elsewhere="On the papers' data sets: revisiting/table-2.",
         note="Scores are of photographs of 160 pixels, enlarged to the size that the settings name. Years are of the "
         "loss, not of its miner; only objectives have one. r-... stands for rho of the form (a, a, p). The "
         "discriminative task alone, of DiVA and of Sharing, is margin. What the papers print is R@1.",
