@@ -40,6 +40,7 @@ class TrainingData:
         skipped: The names of images that were left out.
         dataset: All images of the split that can be read; None where they are of no data set.
         maps: The maps that frozen layers gave for views of the images, by what they depend on; those of the last run.
+        held_out_maps: The same of the validation images, by the digest of the layers.
     """
 
     squares: Tensor
@@ -53,6 +54,7 @@ class TrainingData:
     skipped: Sequence[str] = ()
     dataset: Dataset | None = None
     maps: dict[tuple[object, ...], CachedMaps] = field(default_factory=dict)
+    held_out_maps: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def identity(self) -> DataIdentity | None:

@@ -74,7 +74,14 @@ def create_optimizer(settings: Optimizer, network: nn.Module, method: Method) ->
         RecipeError: If the optimiser is unknown.
     """
     check_name(OPTIMIZERS, "optimizer", settings.name)
-    own = [{"params": r.parameters, "lr": r.lr, "weight_decay": r.weight_decay} for r in method.parameter_groups()]
+    own = [
+        {
+            "params": group.parameters,
+            "lr": settings.lr * group.factor if group.lr is None else group.lr,
+            "weight_decay": group.weight_decay,
+        }
+        for group in method.parameter_groups()
+    ]
     taken = {id(parameter) for group in own for parameter in group["params"]}  # type: ignore[attr-defined]
     trunk = [p for p in network.parameters() if id(p) not in taken]
     taken |= {id(parameter) for parameter in trunk}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,9 +15,12 @@ from training.cached.views import CachedViews, draw_views
 from training.methods.base import Forward
 from zoo.console import Progress
 from zoo.errors import RecipeError
+from zoo.models.network import PixelNetwork
 
 ADVICE = "Set data.views=0, so that every step augments images."
 GIB = 2**30
+CHUNK = 256
+"""Images per pass through a network that is measured."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,36 @@ def chain(trunk: nn.Module, names: tuple[str, ...]) -> nn.Sequential:
 def learning_layers(trunk: nn.Module, names: tuple[str, ...]) -> nn.Sequential:
     """Return the layers that give pooled features [b, f] of the frozen layers' maps."""
     return nn.Sequential(chain(trunk, names), nn.Flatten())
+
+
+def frozen_inputs(
+    network: PixelNetwork, pixels: np.ndarray, device: torch.device, maps: dict[str, Tensor] | None
+) -> tuple[Iterator[Tensor], Callable[[Tensor], Tensor]]:
+    """Return chunks of images or of the frozen layers' maps, and the layers that give their pooled features.
+
+    Args:
+        network: The network.
+        pixels: uint8 [n, crop, crop, c].
+        device: Where to compute.
+        maps: What frozen layers gave for these images, by the digest of the layers; it is read and replaced here, so
+            that successive networks with equal frozen layers share them. None for images.
+    """
+    trunk = network.network.trunk
+    images = (network.images(chunk.to(device)) for chunk in torch.from_numpy(pixels).split(CHUNK))
+    if maps is None:
+        return images, trunk
+    example = network.images(torch.from_numpy(pixels[:1]).to(device))
+    try:
+        split = split_trunk(trunk, example)
+    except RecipeError:  # nothing is frozen, or the layers do not follow one another
+        return images, trunk
+    frozen, digest = chain(trunk, split.frozen), frozen_digest(trunk, split)
+    if frozen(example).numel() > example.numel():
+        return images, trunk
+    if digest not in maps:
+        maps.clear()
+        maps[digest] = torch.cat([frozen(chunk).cpu() for chunk in images])
+    return (chunk.to(device) for chunk in maps[digest].split(CHUNK)), learning_layers(trunk, split.learning)
 
 
 def _call_order(trunk: nn.Module, image: Tensor) -> tuple[tuple[str, ...], Tensor]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 import torch
+from torch import Tensor
 
+from training.cached.maps import frozen_inputs
 from training.cached.samples import CachedData, Samples
 from training.checkpoint import check_embeddings
 from zoo.data.preprocessing import Preprocessing
@@ -15,7 +15,11 @@ from zoo.models.network import Network, PixelNetwork
 
 
 def embed_pixels(
-    network: Network, preprocessing: Preprocessing, pixels: np.ndarray, device: torch.device
+    network: Network,
+    preprocessing: Preprocessing,
+    pixels: np.ndarray,
+    device: torch.device,
+    maps: dict[str, Tensor] | None = None,
 ) -> np.ndarray:
     """Return the unit embeddings of pixels.
 
@@ -24,6 +28,7 @@ def embed_pixels(
         preprocessing: The normalisation of the pixels.
         pixels: Uint8 [n, crop, crop, c].
         device: The device to compute on.
+        maps: What frozen layers gave for the pixels (`training.cached.maps.frozen_inputs`).
 
     Returns:
         The embeddings, float32 [n, dim].
@@ -31,7 +36,8 @@ def embed_pixels(
     training = network.training
     model = PixelNetwork(network, preprocessing).eval().to(device)
     with torch.inference_mode():
-        rows = [model(torch.from_numpy(chunk).to(device)).cpu() for chunk in _chunks(pixels, 256)]
+        inputs, forward = frozen_inputs(model, pixels, device, maps)
+        rows = [network.embed(forward(chunk)).float().cpu() for chunk in inputs]
     network.train(training)
     return torch.cat(rows).numpy()
 
@@ -39,7 +45,7 @@ def embed_pixels(
 def embed_cached(network: Network, features: np.ndarray, device: torch.device) -> np.ndarray:
     """Return unit embeddings float32 [n, dim] of pooled features float32 [n, f]."""
     with torch.inference_mode():
-        rows = [network.embed(torch.from_numpy(chunk).to(device)).cpu() for chunk in _chunks(features, 4096)]
+        rows = [network.embed(chunk.to(device)).cpu() for chunk in torch.from_numpy(features).split(4096)]
     return torch.cat(rows).numpy()
 
 
@@ -49,7 +55,7 @@ def embed_held_out(network: Network, data: Samples, preprocessing: Preprocessing
     inputs = data.validation[0]
     if isinstance(data, CachedData):
         return embed_cached(network, inputs, device)
-    return embed_pixels(network, preprocessing, inputs, device)
+    return embed_pixels(network, preprocessing, inputs, device, data.held_out_maps if data.maps else None)
 
 
 def validation_scores(rows: np.ndarray, labels: np.ndarray, epoch: int) -> dict[str, float]:
@@ -61,7 +67,3 @@ def validation_scores(rows: np.ndarray, labels: np.ndarray, epoch: int) -> dict[
     check_embeddings(rows, f"the weights after epoch {epoch}")
     metrics = retrieval_metrics(rows, labels, k=(1,))
     return {name: metrics[name] for name in ("recall_at_1", "map_at_r")}
-
-
-def _chunks(pixels: np.ndarray, size: int) -> Iterable[np.ndarray]:
-    return (pixels[start : start + size] for start in range(0, len(pixels), size))

@@ -108,11 +108,12 @@ ExtractFeatures = Callable[[], Tensor]
 
 @dataclass(frozen=True)
 class ParameterGroup:
-    """Parameters with a learning rate and a weight decay of their own."""
+    """Parameters with a learning rate (None: the factor times the network's) and a weight decay of their own."""
 
     parameters: list[nn.Parameter]
-    lr: float
+    lr: float | None
     weight_decay: float
+    factor: float = 1.0
 
 
 class Method(nn.Module, ABC):

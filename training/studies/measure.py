@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from training.cached.maps import chain, frozen_digest, learning_layers, split_trunk
+from training.cached.maps import frozen_inputs
 from training.health.held_out import embed_held_out
 from training.recipe import Recipe
 from training.studies.study import (
@@ -36,9 +36,6 @@ from zoo.evaluation import evaluate
 from zoo.evaluation.retrieval import DEFAULT_K, retrieval_metrics
 from zoo.evaluation.structure import neighbours_across_classes, order_within_classes
 from zoo.models.network import Network, PixelNetwork, feature_count
-
-CHUNK = 256
-"""Images per pass through a network."""
 
 Embeddings = Mapping[tuple[str, str], np.ndarray]
 """Unit rows float32 [n, d] by split and view."""
@@ -153,34 +150,12 @@ def embed_views(
     normalised = PixelNetwork(network, recipe.preprocessing).eval().to(device)
     rows: dict[str, list[Tensor]] = {view: [] for view in views}
     with torch.inference_mode():
-        inputs, forward = _inputs(normalised, pixels, device, maps)
+        inputs, forward = frozen_inputs(normalised, pixels, device, maps)
         for chunk in inputs:
             pooled = forward(chunk)
             for view, function in functions.items():
                 rows[view].append(function(pooled).float().cpu())
     return {view: _reduce(torch.cat(chunks), view).numpy() for view, chunks in rows.items()}
-
-
-def _inputs(
-    network: PixelNetwork, pixels: np.ndarray, device: torch.device, maps: dict[str, Tensor] | None
-) -> tuple[Iterator[Tensor], Callable[[Tensor], Tensor]]:
-    """Return chunks of images or of the frozen layers' maps, and the layers that give their pooled features."""
-    trunk = network.network.trunk
-    images = (network.images(chunk.to(device)) for chunk in torch.from_numpy(pixels).split(CHUNK))
-    if maps is None:
-        return images, trunk
-    example = network.images(torch.from_numpy(pixels[:1]).to(device))
-    try:
-        split = split_trunk(trunk, example)
-    except RecipeError:  # nothing is frozen, or the layers do not follow one another
-        return images, trunk
-    frozen, digest = chain(trunk, split.frozen), frozen_digest(trunk, split)
-    if frozen(example).numel() > example.numel():
-        return images, trunk
-    if digest not in maps:
-        maps.clear()
-        maps[digest] = torch.cat([frozen(chunk).cpu() for chunk in images])
-    return (chunk.to(device) for chunk in maps[digest].split(CHUNK)), learning_layers(trunk, split.learning)
 
 
 def measure_views(embeddings: Embeddings, study: Study, splits: Splits, dataset: str) -> list[dict[str, Any]]:

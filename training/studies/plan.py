@@ -27,7 +27,18 @@ from training.studies.study import (
     resolve_recipes,
     slug,
 )
-from training.studies.trials import TRIAL_SEED, TrialScore, check_rates, choose_rate, merge_trials, read_trials
+from training.studies.trials import (
+    TRIAL_SEED,
+    TrialScore,
+    TrialSearch,
+    TrialValues,
+    check_rates,
+    main_constant,
+    merge_trials,
+    read_trials,
+    scores_by_values,
+    trial_settings,
+)
 from zoo.data import load_dataset
 from zoo.data.dataset import FOLDER, SPLITS, DataIdentity
 from zoo.data.folder import check_splits
@@ -112,7 +123,8 @@ class Plan:
         only: Labels of the arms to run; empty for all.
         weights: BACKBONE=DIR: the weights that recipes with this backbone start from (`zoo convert` makes such a
             folder). Public weights do not count as a change.
-        rates: The learning rates that trials of each arm compare; empty for the recipes' own.
+        rates: The learning rates that trials of each arm begin with; empty for the recipes' own.
+        budget: The number of trials of each arm, if they are more than the rates (`TrialSearch`).
         trials: The finished trials.
         margins: METRIC=MARGIN: the differences on the test split below which two arms are equivalent, stated before
             the runs.
@@ -132,9 +144,10 @@ class Plan:
     rates: tuple[float, ...] = ()
     trials: tuple[TrialScore, ...] = ()
     margins: tuple[str, ...] = ()
+    budget: int = 0
 
     def __post_init__(self) -> None:
-        check_rates(self.rates)
+        check_rates(self.rates, self.budget)
         if self.seeds < 1:
             raise UsageError(f"a study needs at least one seed, not {self.seeds}.", code="invalid-value")
         if not self.selections or not set(self.selections) <= set(SELECTIONS):
@@ -163,33 +176,47 @@ class Plan:
         return [claim for claim in self.study.claims if {claim.better, claim.than or self.study.reference} <= labels]
 
     def recipes(self, arm: Arm, seed: int = 0, selection: str = "last") -> tuple[Recipe, ...]:
-        """Return the arm's recipe, or those of an ensemble's members, with the rate that its trials have chosen."""
-        return self._resolve(arm, seed, selection, self.chosen_rate(arm))
+        """Return the arm's recipe, or those of an ensemble's members, with the values that its trials have chosen."""
+        return self._resolve(arm, seed, selection, self.chosen_values(arm))
 
-    def trial_recipes(self, arm: Arm, rate: float) -> tuple[Recipe, ...]:
-        """Return the recipes of the trial of a learning rate: on the first seed, with held-out training classes."""
-        return self._resolve(arm, TRIAL_SEED, "validation", rate)
+    def trial_recipes(self, arm: Arm, values: TrialValues) -> tuple[Recipe, ...]:
+        """Return the recipes of a trial: on the first seed, with held-out training classes."""
+        return self._resolve(arm, TRIAL_SEED, "validation", values)
 
-    def _resolve(self, arm: Arm, seed: int, selection: str, rate: float | None) -> tuple[Recipe, ...]:
-        settings = (*self.settings, *(() if rate is None else (f"optimizer.lr={rate!r}",)))
-        return resolve_recipes(self.study, arm, self.dataset, seed, selection, settings, self.weights)
+    def _resolve(self, arm: Arm, seed: int, selection: str, values: TrialValues | None) -> tuple[Recipe, ...]:
+        def resolve(settings: tuple[str, ...]) -> tuple[Recipe, ...]:
+            return resolve_recipes(self.study, arm, self.dataset, seed, selection, settings, self.weights)
 
-    def chosen_rate(self, arm: Arm) -> float | None:
-        """Return the learning rate that the arm's trials have chosen; None without trials, and before they ended."""
-        return choose_rate(arm.label, self.rates, self.trials) if self.rates else None
+        recipes = resolve(self.settings)
+        return recipes if values is None else resolve((*self.settings, *trial_settings(values, recipes[0])))
 
-    def rates_of(self, arm: Arm) -> tuple[float, ...]:
-        """Return the learning rates of the arm's trials; none for an arm that is not trained."""
-        return self.rates if any(recipe.learns for recipe in self.recipes(arm)) else ()
+    def search_of(self, arm: Arm) -> TrialSearch | None:
+        """Return the trials of an arm; None without any, and for an arm that is not trained."""
+        recipes = self._resolve(arm, TRIAL_SEED, "last", None) if self.rates else ()
+        if not any(recipe.learns for recipe in recipes):
+            return None
+        return TrialSearch(self.rates, self.budget, main_constant(recipes[0]) is not None)
 
-    def lacks_rate(self, arm: Arm) -> bool:
-        """Return whether the arm cannot be run yet, because its trials have chosen no rate."""
-        return bool(self.rates_of(arm)) and self.chosen_rate(arm) is None
+    def next_values(self, arm: Arm) -> TrialValues | None:
+        """Return the values of the arm's next trial; None without one."""
+        search = self.search_of(arm)
+        return None if search is None else search.next_values(scores_by_values(arm.label, self.trials))
+
+    def chosen_values(self, arm: Arm) -> TrialValues | None:
+        """Return the values that the arm's trials have chosen; None without trials, and before they ended."""
+        search = self.search_of(arm)
+        return None if search is None else search.chosen(scores_by_values(arm.label, self.trials))
+
+    def lacks_values(self, arm: Arm) -> bool:
+        """Return whether the arm cannot be run yet, because its trials have chosen nothing."""
+        return self.search_of(arm) is not None and self.chosen_values(arm) is None
 
     def changes(self, recipes: Sequence[Recipe]) -> list[str]:
         """Return the settings that change the recipes of a run; public weights do not count as a change."""
         rates = dict.fromkeys(f"optimizer.lr={recipe.optimizer.lr!r}" for recipe in recipes if self.rates)
-        return [*self.settings, *(foreign_weights(recipes) if self.weights else ()), *rates]
+        constants = [main_constant(recipe) for recipe in recipes if self.budget]
+        factors = dict.fromkeys(f"{constant[0]}={constant[1]!r}" for constant in constants if constant)
+        return [*self.settings, *(foreign_weights(recipes) if self.weights else ()), *rates, *factors]
 
     def runs(self, folder: Path, results: Results | None = None) -> list[Run]:
         """Return every run, seed by seed, so that paired runs finish together.
@@ -213,9 +240,9 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         """Return the plan as plan.json has it."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        chosen = {arm.label: rate for arm in self.arms if (rate := self.chosen_rate(arm)) is not None}
+        chosen = {arm.label: best._asdict() for arm in self.arms if (best := self.chosen_values(arm)) is not None}
         trials = [dataclasses.asdict(trial) for trial in self.trials]
-        return json.loads(json.dumps({**values, "study": self.study.name, "trials": trials, "chosen_rates": chosen}))
+        return json.loads(json.dumps({**values, "study": self.study.name, "trials": trials, "chosen": chosen}))
 
 
 def weights_by_study(
@@ -417,6 +444,7 @@ def read_plan(folder: Path) -> Plan:
             tuple(record.get("rates", ())),
             read_trials(record.get("trials", ())),
             tuple(record.get("margins", ())),
+            record.get("budget", 0),
         )
     except (KeyError, TypeError) as error:
         raise TrainingError(
@@ -552,8 +580,8 @@ def _check_arms(labels: Iterable[str], study: Study) -> None:
 
 def _check_same_study(plan: Plan, old: dict[str, Any], folder: Path) -> None:
     new = plan.to_json()
-    for key in ("study", "dataset", "settings", "weights", "rates", "margins"):
-        if old.get(key, [] if key in ("weights", "rates", "margins") else None) != new[key]:
+    for key in ("study", "dataset", "settings", "weights", "rates", "margins", "budget"):
+        if old.get(key, {"weights": [], "rates": [], "margins": [], "budget": 0}.get(key)) != new[key]:
             raise TrainingError(
                 f"{folder} holds another study: its {key} is {old.get(key)!r}, not {new[key]!r}. Name another --out.",
                 code="other-study",

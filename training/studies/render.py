@@ -27,7 +27,7 @@ from training.studies.search import SearchPlan
 from training.studies.statistics import FAILS, HOLDS, Values
 from training.studies.study import DECAY, EMBEDDING, GAP, MAP_AT_R, R1, SELECTIONS, Measure
 from training.studies.trends import TrendEstimate
-from training.studies.trials import TRIAL_RULE, trial_table
+from training.studies.trials import SEARCH_RULE, TRIAL_RULE, trial_table
 from zoo.console import count, interval_text, score_text
 from zoo.evaluation.statistics import (
     VERDICT_RULE,
@@ -116,7 +116,7 @@ def as_markdown(report: Report) -> str:
             protocol=protocol(report),
             measured=measured_text(report),
             trials=_trial_table(plan) if plan.rates else None,
-            trial_rule=TRIAL_RULE,
+            trial_rule=_trial_rule(plan),
             trends=_trend_table(report) if report.trends else None,
             trend_rule=trend_rule(report),
             normalised=normalised_table(report.normalised) if report.normalised else None,
@@ -259,6 +259,7 @@ def command_of(plan: Plan) -> str:
     words += [word for label in plan.only for word in ("--only", label)]
     words += [word for weights in plan.weights for word in ("--weights", weights)]
     words += [word for rate in plan.rates for word in ("--trial-rates", f"{rate:g}")]
+    words += ["--trials", str(plan.budget)] if plan.budget else []
     words += [word for margin in plan.margins for word in ("--margin", margin)]
     return shlex.join([*words, *_common_options(plan)])
 
@@ -501,12 +502,17 @@ def _about_section(report: Report) -> Section:
 
 
 def _trial_table(plan: Plan) -> Table:
-    return trial_table([arm.label for arm in plan.arms if plan.rates_of(arm)], plan.rates, plan.trials)
+    searches = {arm.label: search for arm in plan.arms if (search := plan.search_of(arm)) is not None}
+    return trial_table(searches, plan.trials)
+
+
+def _trial_rule(plan: Plan) -> str:
+    return f"{TRIAL_RULE} {SEARCH_RULE.format(plan.budget)}" if plan.budget else TRIAL_RULE
 
 
 def _trial_sections(plan: Plan) -> list[Section]:
-    """Return the trials of the learning rate, if the study has any."""
-    return [Section("Learning rates", [Paragraph(TRIAL_RULE), _trial_table(plan)])] if plan.rates else []
+    """Return the trials, if the study has any."""
+    return [Section("Trials", [Paragraph(_trial_rule(plan)), _trial_table(plan)])] if plan.rates else []
 
 
 def _normalised_sections(report: Report) -> list[Section]:

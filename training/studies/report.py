@@ -209,8 +209,8 @@ def build_report(plan: Plan, folder: Path, runs: Sequence[Run] | None = None) ->
         claims += [_compared(plan, selection, claim, by_measure[claim.measure], by_seed) for claim in plan.claims]
         trends += [estimate_trend(plan, selection, trend, by_measure[trend.measure]) for trend in plan.study.trends]
         correlations += correlate_measures(plan, selection, by_measure, ranks)
-    tried = [(arm.label, rate) for arm in plan.arms for rate in plan.rates_of(arm)]
-    failures = [(trial_title(*trial), trial_folder(folder, *trial) / FAILURE_FILE) for trial in tried]
+    due = [(arm.label, trial) for arm in plan.arms if (trial := plan.next_values(arm)) is not None]
+    failures = [(trial_title(*trial), trial_folder(folder, *trial) / FAILURE_FILE) for trial in due]
     failures += [(run.title, run.folder / FAILURE_FILE) for run in runs]
     return Report(
         plan=plan,

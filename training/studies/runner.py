@@ -31,9 +31,9 @@ from training.studies.trials import (
     TRIAL_METRIC,
     TRIAL_SEED,
     TRIALS_FILE,
+    TrialValues,
     merge_trials,
     read_trials,
-    scores_by_rate,
     trial_folder,
     trial_name,
     trial_title,
@@ -136,15 +136,13 @@ def prepare_contexts(
         left = [
             run
             for run in runs
-            if not run.finished and (plan.lacks_rate(run.arm) or tuple(run.digests) not in adoptable)
+            if not run.finished and (plan.lacks_values(run.arm) or tuple(run.digests) not in adoptable)
         ]
-        untried = dict.fromkeys(run.arm for run in left if plan.lacks_rate(run.arm))
+        untried = dict.fromkeys(run.arm for run in left if plan.lacks_values(run.arm))
         if left:
             check_images(left[0].recipes[0].data.dataset, data)
         recipes = [recipe for run in left for recipe in run.recipes]
-        recipes += [
-            recipe for arm in untried for rate in plan.rates_of(arm) for recipe in plan.trial_recipes(arm, rate)
-        ]
+        recipes += [recipe for arm in untried for recipe in plan.trial_recipes(arm, TrialValues(plan.rates[0]))]
         contexts[data].check_splits(recipes)
         for name in dict.fromkeys(recipe.data.dataset for recipe in recipes):
             own = [recipe for recipe in recipes if recipe.data.dataset == name]
@@ -198,11 +196,11 @@ def run_trials(
     sources: Sequence[Path] = (),
     progress: Callable[[str], None] = print_progress,
 ) -> RunSchedule:
-    """Perform the trials of the learning rate that are left, and return the schedule with the rates that they choose.
+    """Perform the trials that are left, and return the schedule with the values that they choose.
 
     A trial trains an arm on the first seed with held-out training classes. Nothing is measured on test classes. A trial
-    that ends is appended to trials.jsonl and stated in plan.json. One that fails stops no other, but its arm has no
-    rate until it is repeated.
+    that ends is appended to trials.jsonl and stated in plan.json. One that fails ends those of its arm, which is not
+    run until the trial is repeated.
 
     Args:
         schedule: The study, begun (`RunSchedule.begin`).
@@ -214,34 +212,37 @@ def run_trials(
     Raises:
         UsageError: If an arm is unknown.
     """
-    plan, folder = schedule.plan, schedule.folder
-    arms = dict.fromkeys(run.arm for run in schedule.select(only))
-    tried = [(arm, rate) for arm in arms for rate in plan.rates_of(arm)]
-    results = Results(folder, TRIALS_FILE)
-    for source in sources:
-        _adopt_trials(plan, tried, results, source)
-    for arm, rate in tried:
-        name, place = trial_name(arm.label, rate), trial_folder(folder, arm.label, rate)
-        if name in results or rate in scores_by_rate(arm.label, plan.trials):
-            continue
-        with claim_folder(place) as claimed:
-            if not claimed or name in results:
-                continue
-            try:
-                record = _perform_trial(plan, arm, rate, place, context)
-            except ZooError as error:
-                _keep_failure(place, error)
-                progress(f"{trial_title(arm.label, rate)}: failed: {error}")
-                continue
-            results.add(name, record)
-            (place / FAILURE_FILE).unlink(missing_ok=True)
-            _remove_checkpoints(place)
-        score = "diverged" if record["score"] is None else f"held-out {TRIAL_METRIC} {record['score']:.4f}"
-        progress(f"{trial_title(arm.label, rate)}: {score}")
-    trials = merge_trials(plan.trials, read_trials(results.values()))
-    if trials == plan.trials:
+    folder, results = schedule.folder, Results(schedule.folder, TRIALS_FILE)
+    adoptable = [_finished_trials(schedule.plan, source) for source in sources]
+    plan = replace(schedule.plan, trials=merge_trials(schedule.plan.trials, read_trials(results.values())))
+    for arm in dict.fromkeys(run.arm for run in schedule.select(only)):
+        while (values := plan.next_values(arm)) is not None:
+            name, place = trial_name(arm.label, values), trial_folder(folder, arm.label, values)
+            with claim_folder(place) as claimed:
+                if not claimed:
+                    break
+                if name not in results:
+                    try:
+                        record = _adopted_trial(plan, arm, values, adoptable) or _perform_trial(
+                            plan, arm, values, place, context
+                        )
+                    except ZooError as error:
+                        _keep_failure(place, error)
+                        progress(f"{trial_title(arm.label, values)}: failed: {error}")
+                        break
+                    results.add(name, record)
+                    (place / FAILURE_FILE).unlink(missing_ok=True)
+                    _remove_checkpoints(place)
+                    if "from" not in record:
+                        progress(f"{trial_title(arm.label, values)}: {_score_of(record)}")
+            plan = replace(plan, trials=merge_trials(plan.trials, read_trials(results.values())))
+    if plan.trials == schedule.plan.trials:
         return schedule
-    return RunSchedule(replace(plan, trials=trials), folder, schedule.results).begin()
+    return RunSchedule(plan, folder, schedule.results).begin()
+
+
+def _score_of(record: Mapping[str, Any]) -> str:
+    return "diverged" if record["score"] is None else f"held-out {TRIAL_METRIC} {record['score']:.4f}"
 
 
 def run_schedule(
@@ -253,7 +254,7 @@ def run_schedule(
 ) -> Tally:
     """Adopt finished runs of other studies, then perform the runs that are left.
 
-    Arms whose trials have chosen no learning rate are not run (`run_trials`).
+    Arms whose trials have chosen nothing are not run (`run_trials`).
 
     Args:
         schedule: The study, begun (`RunSchedule.begin`).
@@ -267,14 +268,14 @@ def run_schedule(
         TrainingError: If an adopted run comes from other images than those of this study.
     """
     selected, plan = schedule.select(only), schedule.plan
-    runs = [run for run in selected if not plan.lacks_rate(run.arm)]
+    runs = [run for run in selected if not plan.lacks_values(run.arm)]
     for source in sources:
         adopted, older = adopt_results(schedule, runs, source), _older_definitions(source)
         left = f" Runs by an older {' and '.join(older)} are left there." if older else ""
         progress(f"{adopted} finished runs taken over from {source}.{left}")
     tally = perform_runs(schedule, runs, context, progress)
     for run in selected:
-        if plan.lacks_rate(run.arm):
+        if plan.lacks_values(run.arm):
             message = _failed_trials(schedule, run.arm)
             if message:
                 tally.failed.append((run, message))
@@ -400,18 +401,22 @@ def _older_definitions(source: Path) -> list[str]:
     return sorted({name for recipe in recipes for name in outdated(recipe["definitions"])})
 
 
-def _adopt_trials(plan: Plan, tried: Iterable[tuple[Arm, float]], results: Results, source: Path) -> None:
-    """Add the trials that the study in the folder `source` made with exactly the same recipes and scored likewise."""
-    finished = {
-        tuple(record["recipes"]): (name, record)
+def _finished_trials(plan: Plan, source: Path) -> dict[tuple[str, ...], Result]:
+    """Return the trials of another study that were scored as the plan's, by their recipes, with their origin."""
+    return {
+        tuple(record["recipes"]): {**record, "from": f"{source}: {name}"}
         for name, record in Results(source, TRIALS_FILE).items()
         if record.get("best_epoch", False) == _scores_best_epoch(plan)
     }
-    for arm, rate in tried:
-        name = trial_name(arm.label, rate)
-        found = finished.get(tuple(recipe.digest for recipe in plan.trial_recipes(arm, rate)))
-        if found is not None and name not in results and rate not in scores_by_rate(arm.label, plan.trials):
-            results.add(name, {**found[1], "arm": arm.label, "from": f"{source}: {found[0]}"})
+
+
+def _adopted_trial(
+    plan: Plan, arm: Arm, values: TrialValues, sources: Sequence[Mapping[tuple[str, ...], Result]]
+) -> Result | None:
+    """Return the trial of exactly the same recipes in another study; None without one."""
+    digests = tuple(recipe.digest for recipe in plan.trial_recipes(arm, values))
+    trial = next((source[digests] for source in sources if digests in source), None)
+    return None if trial is None else {**trial, "arm": arm.label}
 
 
 def _covers_study(study: Study, result: Mapping[str, Any]) -> bool:
@@ -430,12 +435,12 @@ def _finished_results(source: Path) -> Results:
     return results
 
 
-def _perform_trial(plan: Plan, arm: Arm, rate: float, folder: Path, context: StudyContext) -> Result:
-    """Train an arm with a learning rate, and return the record with its score; None if training diverged."""
-    recipes = plan.trial_recipes(arm, rate)
+def _perform_trial(plan: Plan, arm: Arm, values: TrialValues, folder: Path, context: StudyContext) -> Result:
+    """Train an arm with a trial's values, and return the record with its score; None if training diverged."""
+    recipes = plan.trial_recipes(arm, values)
     facts = {
         "arm": arm.label,
-        "rate": rate,
+        **values._asdict(),
         "seed": TRIAL_SEED,
         "recipes": [recipe.digest for recipe in recipes],
         "device": str(context.device),
@@ -466,14 +471,12 @@ def _scores_best_epoch(plan: Plan) -> bool:
 
 
 def _failed_trials(schedule: RunSchedule, arm: Arm) -> str:
-    """Return why the trials of an arm chose no rate; "" if another process performs them."""
-    for rate in schedule.plan.rates:
-        path = trial_folder(schedule.folder, arm.label, rate) / FAILURE_FILE
-        if path.exists():
-            return f"{trial_title(arm.label, rate)}: {read_record(path)['message']}"
-    if len(scores_by_rate(arm.label, schedule.plan.trials)) == len(schedule.plan.rates):
+    """Return why the trials of an arm chose nothing; "" if another process performs them."""
+    values = schedule.plan.next_values(arm)
+    if values is None:
         return "its trials diverged with every learning rate. Begin again in another folder (--out) with lower rates."
-    return ""
+    path = trial_folder(schedule.folder, arm.label, values) / FAILURE_FILE
+    return f"{trial_title(arm.label, values)}: {read_record(path)['message']}" if path.exists() else ""
 
 
 def _keep_failure(folder: Path, error: ZooError) -> None:
@@ -525,7 +528,12 @@ def _train_and_measure(run: Run, schedule: RunSchedule, context: StudyContext) -
     }
 
 
+HEALTH = ("indicators", "start")
+"""Entries of an epoch's record that only the doctor reads, in the log of the run's folder."""
+
+
 def _training_record(trained: Trained) -> dict[str, Any]:
+    """Return the facts of a training run that a study keeps."""
     return {
         "epochs": len(trained.log),
         "steps": trained.steps,
@@ -533,7 +541,7 @@ def _training_record(trained: Trained) -> dict[str, Any]:
         "measured_epoch": len(trained.log) if trained.best_epoch is None else trained.best_epoch,
         "seconds": trained.seconds,
         "precision": trained.computation.precision,
-        "log": trained.log,
+        "log": [{key: value for key, value in epoch.items() if key not in HEALTH} for epoch in trained.log],
     }
 
 

@@ -474,7 +474,7 @@ def _resolve_members(
     images = [*PHOTO_SETTINGS] if owner in PHOTO_DATASETS else []
     images += [] if owner == dataset else [f"data.dataset={dataset}"]
     make = resolve_as_published if as_published else resolve
-    changes = [*(_substitute(setting, words) for setting in own), *images, *settings]
+    changes = [*images, *(_substitute(setting, words) for setting in own), *settings]
     resolved = make(name, changes)
     start = dict(setting.split("=", 1) for setting in weights).get(resolved.backbone.name)
     if start is not None:

@@ -62,6 +62,16 @@ TrialRates = Annotated[
     ),
 ]
 
+Trials = Annotated[
+    int,
+    Option(
+        "--trials",
+        metavar="N",
+        help="trials of each arm: those beyond --trial-rates vary the rate and the main constant of its loss around "
+        "the best so far, until the best is not at the edge (default: the rates alone)",
+    ),
+]
+
 
 @dataclasses.dataclass(frozen=True)
 class Output:
@@ -128,6 +138,7 @@ def run(
     settings: Settings = None,
     weights: Weights = None,
     trial_rates: TrialRates = None,
+    trials: Trials = 0,
     margins: Margins = None,
     as_published: AsPublished = False,
     data: Data = None,
@@ -178,6 +189,7 @@ def run(
             own_weights[part.name],
             trial_rates or (),
             margins or (),
+            trials,
         )
         folder = _study_folder(part, dataset, out, alone=len(studies) == 1)
         schedules.append(RunSchedule(adapt_to_dataset(plan), folder))
@@ -211,6 +223,7 @@ def plan_from_options(
     weights: Sequence[str] = (),
     rates: Sequence[float] = (),
     margins: Sequence[str] = (),
+    budget: int = 0,
 ) -> Plan:
     """Return the plan of a study from the options of `zoo benchmark run`.
 
@@ -223,8 +236,9 @@ def plan_from_options(
         data: Folder of the data set.
         only: Labels of the arms to run; empty for all.
         weights: Weights of backbones of the study, as BACKBONE=DIR.
-        rates: Learning rates that trials compare.
+        rates: Learning rates that trials begin with.
         margins: Margins of equivalence, as METRIC=MARGIN.
+        budget: Number of trials of each arm, if they are more than the rates.
     """
     from training.studies.plan import Plan
     from training.studies.study import SELECTIONS
@@ -244,6 +258,7 @@ def plan_from_options(
         tuple(weights),
         tuple(rates),
         margins=tuple(margins),
+        budget=budget,
     )
 
 

@@ -8,9 +8,12 @@ Sources of the settings:
 - Proxy-Anchor (class of pytorch-metric-learning): the command of its authors for CUB-200-2011, AdamW with weight decay
   1e-4, proxies at a hundred times the trunk's rate, shuffled batches, frozen batch norm.
 - open-metric-learning: its configuration for CUB-200-2011, a soft margin on embeddings that are not normalised and
-  Adam without weight decay, with `HardTripletsMiner` instead of its memory of triplets; batch norm learns.
-- timm: cross-entropy on shuffled batches, AdamW, batch norm learns; weight decay 1e-4, as in the recipes of this
-  project, because timm recommends none for finetuning.
+  Adam without weight decay, with `HardTripletsMiner` instead of its memory of triplets.
+- timm: cross-entropy on shuffled batches, AdamW; weight decay 1e-4, as in the recipes of this project, because timm
+  recommends none for finetuning.
+
+Batch norms are frozen in all of them: where they learned, in an earlier comparison, open-metric-learning and timm ended
+below the frozen trunk.
 
 The heads of open-metric-learning and the classifier of timm have ten times the trunk's rate too, since they begin with
 random weights.
@@ -20,12 +23,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from training.methods import METHODS
 from training.methods.base import Method, Minibatch, ParameterGroup, embed
 from zoo.errors import UsageError
 
@@ -95,7 +96,6 @@ class Peer:
         head_rate: Factor of the trunk's learning rate for the head.
         own_rate: The same factor for the criterion's own parameters.
         sampler: "spc" for four images of each class, "spc-r" for shuffled images.
-        freeze_norm: As in `training.recipe.Backbone`.
     """
 
     library: str
@@ -106,7 +106,6 @@ class Peer:
     head_rate: float = 10.0
     own_rate: float = 10.0
     sampler: str = "spc"
-    freeze_norm: str = "all"
 
 
 PML = "pytorch-metric-learning"
@@ -114,8 +113,8 @@ PEERS: Mapping[str, Peer] = {
     "pml-margin": Peer(PML, _pml_margin),
     "pml-ms": Peer(PML, _pml_multi_similarity),
     "pml-pa": Peer(PML, _pml_proxy_anchor, "adamw", head_rate=1.0, own_rate=100.0, sampler="spc-r"),
-    "oml-triplet": Peer("open-metric-learning", _oml_triplet, weight_decay=0.0, freeze_norm="none"),
-    "timm-softmax": Peer("timm", Classifier, "adamw", head=False, sampler="spc-r", freeze_norm="none"),
+    "oml-triplet": Peer("open-metric-learning", _oml_triplet, weight_decay=0.0),
+    "timm-softmax": Peer("timm", Classifier, "adamw", head=False, sampler="spc-r"),
 }
 
 INSTALL = {
@@ -135,50 +134,34 @@ class PeerMethod(Method):
         classes: The number of classes.
         dim: The dimension of the embedding.
         criterion: Name in `PEERS`.
-        head_lr: The learning rate of the head.
-        weight_decay: The weight decay of the head.
+        own_rates: Whether head and criterion learn at the library's rates; otherwise at those of the recipe.
+
+    Raises:
+        UsageError: `missing-dependency` if the library is not installed.
     """
 
-    def __init__(
-        self, heads: nn.ModuleDict, classes: int, dim: int, criterion: str, head_lr: float, weight_decay: float
-    ) -> None:
+    def __init__(self, heads: nn.ModuleDict, classes: int, dim: int, criterion: str, own_rates: bool = True) -> None:
         super().__init__()
-        self.heads, self.head_lr, self.weight_decay = heads, head_lr, weight_decay
-        self.criterion = PEERS[criterion].create(classes, dim)
+        self.heads, self.peer, self.own_rates = heads, PEERS[criterion], own_rates
+        try:
+            self.criterion = self.peer.create(classes, dim)
+        except ImportError as error:
+            raise UsageError(
+                f"{self.peer.library} is not installed ({error}). Install it with: "
+                f"{INSTALL.get(self.peer.library, 'pip install ' + self.peer.library)}",
+                code="missing-dependency",
+            ) from None
 
     def loss(self, batch: Minibatch) -> dict[str, Tensor]:
         """Return the criterion of the batch as `loss`."""
         return {"loss": self.criterion(embed(self.heads, batch.features), batch.labels)}
 
     def parameter_groups(self) -> list[ParameterGroup]:
-        """Return the head with its own rate."""
-        return [ParameterGroup(list(self.heads.parameters()), self.head_lr, self.weight_decay)]
-
-
-def register() -> None:
-    """Add the method of peers to the trainer's table."""
-    METHODS[METHOD] = PeerMethod
-
-
-def library_version(library: str) -> str | None:
-    """Return the installed version of a distribution, None without one."""
-    try:
-        return version(library)
-    except PackageNotFoundError:
-        return None
-
-
-def check_installed(names: list[str]) -> None:
-    """Raise `UsageError` (`missing-dependency`) if the library of a peer is not installed.
-
-    Args:
-        names: Names of arms; those that are not in `PEERS` need no library.
-    """
-    libraries = {PEERS[name].library for name in names if name in PEERS}
-    missing = sorted(library for library in libraries if library_version(library) is None)
-    if missing:
-        commands = "; ".join(INSTALL.get(library, f"pip install {library}") for library in missing)
-        raise UsageError(
-            f"{', '.join(missing)}: not installed. Install with: {commands}, or leave these arms out by --arms.",
-            code="missing-dependency",
-        )
+        """Return head and criterion with their rates, as factors of the trunk's."""
+        if not self.own_rates:
+            return []
+        peer = self.peer
+        return [
+            ParameterGroup(list(self.heads.parameters()), None, peer.weight_decay, peer.head_rate),
+            ParameterGroup(list(self.criterion.parameters()), None, 0.0, peer.own_rate),
+        ]

@@ -16,6 +16,7 @@ from tests.raising import raises
 from tests.training.toys import CPU, SMALL, noise, recipe
 from training.cached.maps import chain, split_trunk
 from training.execution import Execution, autocast, has_bf16
+from training.health.held_out import embed_held_out, embed_pixels
 from training.methods import METHODS
 from training.recipe import Augmentation, Objective, Recipe, Schedule
 from training.trainer import Trainer, fit, training_features
@@ -73,6 +74,29 @@ def test_views_differ_from_one_another_and_from_the_plain_image() -> None:
             assert (maps[i] - maps[j]).abs().amax(1).min() > 0
     whole = Trainer(recipe(backbone=FROZEN), noise(), CPU)
     torch.testing.assert_close(training_features(run), training_features(whole), rtol=1e-2, atol=1e-2)
+
+
+def test_held_out_images_pass_through_the_frozen_layers_once() -> None:
+    data, sizes = noise(), recipe().preprocessing
+    pixels = np.random.default_rng(1).integers(0, 256, (12, sizes.crop, sizes.crop, sizes.channels), np.uint8)
+    data = dataclasses.replace(data, validation=(pixels, np.arange(12) // 3))
+    run = Trainer(cached(2), data, CPU)
+    first = run.validate()
+    stem, calls = (
+        run.network.trunk.get_submodule(split_trunk(run.network.trunk, torch.zeros(1, 3, 16, 16)).frozen[0]),
+        [],
+    )
+    with torch.no_grad():
+        for parameter in run.network.parameters():
+            if parameter.requires_grad:
+                parameter += 0.1 * torch.randn_like(parameter)
+    expected = embed_pixels(run.network, sizes, pixels, CPU.device)
+    hook = stem.register_forward_pre_hook(lambda module, inputs: calls.append(len(inputs[0])))
+    found = embed_held_out(run.network, data, sizes, CPU.device)
+    hook.remove()
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert max(calls) == 1  # a single example, for the order of the layers
+    assert run.validate() != first
 
 
 def test_frozen_layers_stay_and_the_model_is_an_ordinary_one(tmp_path: Path) -> None:

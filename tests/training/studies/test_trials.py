@@ -1,9 +1,11 @@
-"""Trials of the learning rate: the held-out score chooses, nothing is repeated, and test classes are not read."""
+"""Trials: the held-out score chooses, nothing is repeated, and test classes are not read."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 
@@ -22,7 +24,8 @@ from training.studies.report import build_report
 from training.studies.results import Results
 from training.studies.runner import claim_folder, create_study_context, run_schedule, run_trials
 from training.studies.study import R1, Arm, Study
-from training.studies.trials import TRIALS_FILE, TrialScore, choose_rate, trial_folder
+from training.studies.trials import TRIALS_FILE, TrialSearch, TrialValues, trial_folder
+from zoo.cli.main import main
 from zoo.cli.studies import plan_from_options
 from zoo.errors import DatasetError, DivergedError, TrainingError, UsageError
 from zoo.files import complete_lines
@@ -66,14 +69,52 @@ def tried(folder: Path) -> set[tuple[str, float]]:
     return {(record["arm"], record["rate"]) for record in Results(folder, TRIALS_FILE).values()}
 
 
+def searched(search: TrialSearch, height: Callable[[TrialValues], float | None]) -> dict[TrialValues, float | None]:
+    """Return the trials of an arm whose scores are known beforehand, in their order."""
+    scores: dict[TrialValues, float | None] = {}
+    while (values := search.next_values(scores)) is not None:
+        assert search.chosen(scores) is None
+        scores[values] = height(values)
+    return scores
+
+
+def hill(rate: float, factor: float) -> Callable[[TrialValues], float | None]:
+    """Return scores that fall with the distance to an optimum, in half decades and doublings."""
+    return lambda values: -abs(2 * math.log10(values.rate / rate)) - abs(math.log2(values.factor / factor))
+
+
 def test_the_rate_with_the_higher_score_is_chosen_once_every_rate_was_tried() -> None:
-    trials = [TrialScore("a", 0.1, 0.5), TrialScore("a", 0.2, 0.7), TrialScore("a", 0.3, 0.6), TrialScore("b", 0.1, 1)]
-    assert choose_rate("a", (0.1, 0.2, 0.3), trials) == 0.2
-    assert choose_rate("a", (0.1, 0.2, 0.3), trials[1:]) is None
-    assert choose_rate("a", (0.3, 0.1), trials) == 0.3
-    assert choose_rate("c", (0.1, 0.2), [TrialScore("c", 0.1, 0.5), TrialScore("c", 0.2, 0.5)]) == 0.1  # the first
-    assert choose_rate("c", (0.1, 0.2), [TrialScore("c", 0.1, 0.5), TrialScore("c", 0.2, None)]) == 0.1
-    assert choose_rate("c", (0.1, 0.2), [TrialScore("c", 0.1, None), TrialScore("c", 0.2, None)]) is None
+    rates = TrialSearch((0.1, 0.2, 0.3))
+    scores = {TrialValues(0.1): 0.5, TrialValues(0.2): 0.7}
+    assert rates.chosen(scores) is None
+    assert rates.chosen(scores | {TrialValues(0.3): 0.6}) == TrialValues(0.2)
+    assert TrialSearch((0.1, 0.2)).chosen({TrialValues(0.1): 0.5, TrialValues(0.2): 0.5}) == TrialValues(0.1)
+    assert TrialSearch((0.1, 0.2)).chosen({TrialValues(0.1): 0.5, TrialValues(0.2): None}) == TrialValues(0.1)
+    assert TrialSearch((0.1, 0.2)).chosen({TrialValues(0.1): None, TrialValues(0.2): None}) is None
+
+
+@pytest.mark.parametrize(("rate", "factor"), [(3.2e-4, 1), (1e-3, 2), (3.2e-3, 1), (1e-4, 0.5), (1e-4, 4)])
+def test_the_search_finds_an_optimum_that_is_not_at_the_edge(rate: float, factor: float) -> None:
+    search = TrialSearch((1e-4, 3.2e-4, 1e-3), 8)
+    scores = searched(search, hill(rate, factor))
+    best = search.chosen(scores)
+    assert best is not None
+    assert (best.rate, best.factor) == (pytest.approx(rate, rel=0.05), factor)
+    assert 8 <= len(scores) <= 16
+    tried = {(round(2 * math.log10(v.rate)), round(math.log2(v.factor))) for v in scores}
+    place = round(2 * math.log10(best.rate)), round(math.log2(best.factor))
+    assert {(place[0] + 1, place[1]), (place[0] - 1, place[1])} <= tried
+    assert {(place[0], place[1] + 1), (place[0], place[1] - 1)} <= tried
+
+
+def test_the_search_has_a_budget_and_varies_no_constant_that_an_arm_lacks() -> None:
+    assert len(searched(TrialSearch((1e-4, 3.2e-4), 5), hill(3.2e-4, 1))) == 5
+    assert (
+        len(searched(TrialSearch((1e-4, 3.2e-4), 4), lambda values: values.rate * values.factor)) == 8
+    )  # endless ascent
+    alone = searched(TrialSearch((1e-4, 3.2e-4, 1e-3), 5, constant=False), hill(3.2e-4, 1))
+    assert {values.factor for values in alone} == {1}
+    assert sorted(values.rate for values in alone) == pytest.approx([3.2e-5, 1e-4, 3.2e-4, 1e-3, 3.2e-3], rel=0.05)
 
 
 @pytest.mark.slow
@@ -88,7 +129,7 @@ def test_each_arm_is_run_with_the_rate_that_is_better_on_held_out_classes(tmp_pa
     for arm in plan.study.arms:
         alone = {}
         for rate in RATES:  # the same training outside of a study
-            (recipe,) = plan.trial_recipes(arm, rate)
+            (recipe,) = plan.trial_recipes(arm, TrialValues(rate))
             assert (recipe.seed, recipe.optimizer.lr, recipe.data.validation) == (0, rate, 0.3)
             trained, _ = train_network(recipe, work.setup, tmp_path / "alone")
             alone[rate] = trained.log[-1]["validation_map_at_r"]
@@ -121,6 +162,24 @@ def test_trials_of_the_same_recipes_are_adopted_from_another_study(tmp_path: Pat
     assert [line.split(",")[0] for line in lines[2:]] == ["margin", "margin"]  # of other recipes
 
 
+@pytest.mark.slow
+def test_trials_beyond_the_rates_vary_the_constant_of_the_loss(tmp_path: Path, data: Path) -> None:
+    words = ["toys/two", "--dataset", "glyphs", "--data", str(data), "--out", str(tmp_path), "--only", "margin"]
+    words += ["--seeds", "1", "--trials", "4", "--trial-rates", "1e-4", "--trial-rates", "3.2e-4", "--quiet"]
+    settings = (*toys.SETTINGS, "data.validation=0.3")
+    main(["benchmark", "run", *words, *(word for setting in settings for word in ("--set", setting))])
+    trials = Results(tmp_path, TRIALS_FILE)
+    assert 4 <= len(trials) <= 8
+    best = max(trials.values(), key=lambda record: record["score"])
+    (run,) = Results(tmp_path).values()
+    assert run["resolved"][0]["optimizer"]["lr"] == best["rate"]
+    assert run["resolved"][0]["objective"]["loss_args"]["margin"] == pytest.approx(0.2 * best["factor"])
+    assert {record["factor"] for record in trials.values()} > {1.0}
+    with pytest.raises(TrainingError) as refused:  # another budget is another study
+        RunSchedule(dataclasses.replace(read_plan(tmp_path), budget=9), tmp_path).begin()
+    assert refused.value.code == "other-study"
+
+
 def test_runs_selected_by_validation_have_trials_of_the_best_epoch(tmp_path: Path, data: Path) -> None:
     plan = dataclasses.replace(plan_of(data), selections=("validation",), only=("margin",))
     records = Results(try_rates(plan, tmp_path).folder, TRIALS_FILE).values()
@@ -146,14 +205,17 @@ def test_the_plan_and_the_report_state_rates_scores_and_choice(tmp_path: Path, d
     written = json.loads((tmp_path / PLAN_FILE).read_text())
     assert written["rates"] == list(RATES)
     assert {(trial["arm"], trial["rate"]) for trial in written["trials"]} == TRIALS
-    assert set(written["chosen_rates"]) == {"margin", "contrastive"}
+    assert {(label, chosen["factor"]) for label, chosen in written["chosen"].items()} == {
+        ("margin", 1),
+        ("contrastive", 1),
+    }
     plan = read_plan(tmp_path)
     assert plan == schedule.plan
     report = build_report(plan, tmp_path)
     facts = to_json(report)
-    assert (facts["rates"], facts["chosen_rates"]) == (list(RATES), written["chosen_rates"])
+    assert (facts["rates"], facts["chosen"]) == (list(RATES), written["chosen"])
     for page in (as_markdown(report), as_html(report)):
-        assert "Learning rates" in page
+        assert "Trials" in page
         for trial in written["trials"]:
             assert f"{trial['score']:.4f}" in page
     assert "--trial-rates 1e-06 --trial-rates 0.1" in command_of(plan)
@@ -204,7 +266,7 @@ def test_trials_read_no_test_images(tmp_path: Path, data: Path, monkeypatch: pyt
 @pytest.mark.slow
 def test_an_arm_waits_for_its_trials(tmp_path: Path, data: Path) -> None:
     plan = plan_of(data)
-    with claim_folder(trial_folder(tmp_path, "margin", 0.1)):  # as if another process had it
+    with claim_folder(trial_folder(tmp_path, "margin", TrialValues(0.1))):  # as if another process had it
         schedule = try_rates(plan, tmp_path)
     work = create_study_context(torch.device("cpu"), plan.data)
     tally = run_schedule(schedule, work, progress=[].append)
@@ -232,8 +294,8 @@ def test_a_diverged_trial_has_no_score_and_a_failed_one_is_repeated(
     monkeypatch.setattr(runner, "train_network", failing)
     schedule = try_rates(plan_of(data), tmp_path)
     arms = {arm.label: arm for arm in schedule.plan.study.arms}
-    assert schedule.plan.chosen_rate(arms["margin"]) == 1e-6
-    assert schedule.plan.lacks_rate(arms["contrastive"])
+    assert schedule.plan.chosen_values(arms["margin"]) == TrialValues(1e-6)
+    assert schedule.plan.lacks_values(arms["contrastive"])
     work = create_study_context(torch.device("cpu"), str(data))
     tally = run_schedule(schedule, work, progress=[].append)
     assert {run.arm.label for run in tally.done} == {"margin"}
@@ -242,7 +304,7 @@ def test_a_diverged_trial_has_no_score_and_a_failed_one_is_repeated(
     assert "the disk is full" in report.failures.values()
     assert "diverged" in as_markdown(report)
     monkeypatch.setattr(runner, "train_network", train)
-    assert not try_rates(schedule.plan, tmp_path).plan.lacks_rate(arms["contrastive"])
+    assert not try_rates(schedule.plan, tmp_path).plan.lacks_values(arms["contrastive"])
     assert ("margin", 0.1) in tried(tmp_path)
 
 
@@ -255,6 +317,9 @@ def test_rates_are_part_of_a_study_and_checked(tmp_path: Path, data: Path) -> No
     for rates, code in (((0.1,), "invalid-value"), ((0.1, 0.1), "invalid-value"), ((0.1, -1.0), "invalid-value")):
         with raises(UsageError, code):
             plan_from_options(toys.STUDY, "glyphs", rates=rates)
+    for rates, budget in (((), 8), (RATES, 2)):
+        with raises(UsageError, "invalid-value"):
+            plan_from_options(toys.STUDY, "glyphs", rates=rates, budget=budget)
     assert plan_from_options(toys.STUDY, "glyphs", rates=RATES).rates == RATES
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from training.recipes.published_code import SUFFIX
-from training.studies.papers import claims, diva, group, reality, revisiting, sharing, years
+from training.studies.papers import claims, diva, group, reality, reality_2026, revisiting, sharing, years
 from training.studies.study import Study, study_as_published, supports
 from zoo.errors import UsageError, nearest
 
 STUDIES: dict[str, Study] = {
-    study.name: study for paper in (claims, revisiting, sharing, reality, group, diva, years) for study in paper.STUDIES
+    study.name: study
+    for paper in (claims, revisiting, sharing, reality, group, diva, years, reality_2026)
+    for study in paper.STUDIES
 }
 
 _SHARING = ("sharing/tables-1-to-3", "sharing/losses")

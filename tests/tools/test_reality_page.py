@@ -1,0 +1,97 @@
+"""docs/reality-2026.md: its parts are those of finished studies, and equal to calculations by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.raising import raises
+from tests.training.studies import toys
+from tools import reality_page
+from training.studies import papers
+from training.studies.plan import Plan, RunSchedule
+from training.studies.study import DECAY, MAP_AT_R, R1, Arm, Claim, Study, Trend
+from zoo.errors import UsageError
+
+R1_BY_ARM = {"start": 0.40, "margin": 0.60, "contrastive": 0.50, "ms": 0.70, "pa": 0.65}
+YEARS = {"margin": 2017, "contrastive": 2006, "ms": 2019, "pa": 2020}
+STUDY = Study(
+    "toys/reality",
+    "Objectives",
+    "nowhere",
+    tuple(
+        Arm(label, f"{'margin' if label == 'start' else label}-$backbone-$dataset", x=YEARS.get(label))
+        for label in R1_BY_ARM
+    ),
+    (MAP_AT_R, R1, DECAY),
+    (Claim("ms beats contrastive", "ms", "contrastive", MAP_AT_R, printed="CUB 1 to 2"),),
+    baseline="margin",
+    x="year",
+    trends=(Trend("newer is better", MAP_AT_R),),
+)
+
+
+def study(folder: Path, lift: float, runs: int | None = None) -> Path:
+    """Write a study whose R@1 is that of `R1_BY_ARM` plus `lift`, with a little scatter; the start has none."""
+    plan = Plan(replace(STUDY), "glyphs", 3, settings=toys.SETTINGS, data=str(folder), margins=("map_at_r=.02",))
+    draw = np.random.default_rng(0)
+    for run in RunSchedule(plan, folder).begin().runs[:runs]:
+        noise = 0.0 if run.arm.label == "start" else float(draw.normal(0, 0.002))
+        toys.finish(run, R1_BY_ARM[run.arm.label] + lift + noise, [0.7, 0.3])
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(papers.STUDIES, STUDY.name, STUDY)
+
+
+def written(tmp_path: Path, *folders: Path) -> str:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "".join(f"<!-- {part} -->\n<!-- end -->\n" for part in ("facts", "objectives", "claims", "made with"))
+    )
+    assert reality_page.main([*map(str, folders), "--page", str(page)]) == 0
+    return page.read_text()
+
+
+def test_the_page_states_scores_verdicts_and_claims_of_both_data_sets(tmp_path: Path) -> None:
+    toys.images(tmp_path / "a")
+    toys.images(tmp_path / "b")
+    text = written(tmp_path, study(tmp_path / "a", 0.0), study(tmp_path / "b", 0.1))
+    table = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")
+    ]
+    rows = {row[0]: row for row in table}
+    assert [row[0] for row in table[2:7]] == ["`ms`", "`pa`", "`margin`", "`contrastive`", "`start`"]
+    assert rows["`start`"][1] == ""
+    assert rows["`ms`"][1] == "2019"
+    # MAP@R is half of R@1 here: ms is .05 above margin, and .10 above contrastive, on both sets.
+    assert float(rows["`ms`"][3].split()[0]) == pytest.approx(0.05, abs=0.004)
+    assert float(rows["`ms`"][10].split()[0]) == pytest.approx(0.05, abs=0.004)
+    assert rows["`ms`"][5] == "better"
+    assert rows["`start`"][5] == "worse"
+    assert rows["ms beats contrastive"][-2:] == ["holds", "CUB 1 to 2"]
+    assert float(rows["ms beats contrastive"][2].split()[0]) == pytest.approx(0.10, abs=0.004)
+    assert "that of its start 0.2000" in text
+    # Decay is 1 - R@1 in these results: the correlation is -1 on each set and, given the sets' starts, on both.
+    assert text.count("r = -1.00") == 3
+    with Image.open(tmp_path / "page.png") as picture:
+        assert picture.format == "PNG"
+
+
+def test_nothing_is_published_from_a_part_of_the_plan(tmp_path: Path) -> None:
+    toys.images(tmp_path / "a")
+    folder = study(tmp_path / "a", 0.0, runs=14)
+    with raises(UsageError, "no-results"):
+        reality_page.main([str(folder)])
+
+
+def test_a_claim_holds_only_if_it_does_on_every_data_set() -> None:
+    assert reality_page.outcome(["holds", "holds"]) == "holds"
+    assert reality_page.outcome(["holds", "undecided"]) == "undecided"
+    assert reality_page.outcome(["holds", "does not"]) == "depends on the data set"
