@@ -12,7 +12,6 @@ from torch.nn.functional import normalize
 
 from training.functional import (
     Pairs,
-    Quadruplets,
     Triplets,
     distances,
     negative_mask,
@@ -169,13 +168,13 @@ TUPLES = {3: Triplets, 4: Pairs}
 negatives)."""
 
 
-def read_tuples(indices: Sequence[Tensor]) -> Triplets | Quadruplets | Pairs:
+def read_tuples(indices: Sequence[Tensor]) -> Triplets | Pairs:
     """Return index tuples of any miner as one of our kinds.
 
     Raises:
         UsageError: If they are neither triplets nor pairs.
     """
-    if isinstance(indices, Triplets | Quadruplets | Pairs):
+    if isinstance(indices, Triplets | Pairs):
         return indices
     if not isinstance(indices, tuple | list) or len(indices) not in TUPLES:
         raise UsageError(

@@ -31,7 +31,7 @@ class NTXentLoss(MetricLoss):
         self.temperature = temperature
 
     def compute(self, batch: Batch, tuples: Pairs | None) -> Tensor:
-        """Return the loss, a scalar, over the pairs, each as often as it is given, or over all of the batch."""
+        """Return the loss, a scalar, over the pairs, repetitions included, or over all of the batch."""
         logits = batch.cosines() / self.temperature
         if tuples is None:
             anchors, positives = batch.positive.nonzero(as_tuple=True)

@@ -52,8 +52,10 @@ class RhoMiner(BaseMiner):
 
     def mine(self, batch: Batch) -> Triplets | Pairs:
         """Return tuples of the kind that the wrapped miner returns."""
-        own = isinstance(self.miner, BaseMiner)
-        tuples = read_tuples(self.miner.mine(batch) if own else self.miner(batch.rows, batch.labels))
+        if isinstance(self.miner, BaseMiner):
+            tuples = self.miner.mine(batch)
+        else:
+            tuples = read_tuples(self.miner(batch.rows, batch.labels))
         return self._exchange_pairs(tuples, batch) if isinstance(tuples, Pairs) else self._exchange_triplets(tuples)
 
     def _exchange_triplets(self, triplets: Triplets) -> Triplets:

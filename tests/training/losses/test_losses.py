@@ -242,7 +242,7 @@ COMPARING = [name for name in LOSSES if LOSSES[name].compares_references]
 
 @pytest.mark.parametrize("name", COMPARING)
 def test_references_are_what_the_embeddings_are_compared_with(name: str) -> None:
-    """As if the references joined the batch, and every pair had its anchor among the embeddings."""
+    """The loss is that of a batch which the references have joined, over pairs whose anchors are the embeddings."""
     (rows, y), (references, other) = batch(0, [0, 1, 2, 1]), batch(1, [1, 0, 2, 2, 0, 3])
     args = {"kept_only": True} if name == "ms" else {"nu": 0} if "nu" in signature(LOSSES[name]).parameters else {}
     loss, every = create(name, 4, **args), Batch(rows, y, references, other)
