@@ -94,7 +94,7 @@ def main_job(images: Path, gallery: Path) -> list[tuple[str, str]]:
 
 def photo_search(images: Path, gallery: Path) -> list[tuple[str, str]]:
     """Search distorted photographs among the originals with the shipped model `photos`; return a row of the table."""
-    from serving.gallery import Gallery
+    from serving.gallery import VectorGallery
     from zoo.models.load import load
 
     step("Search photographs by crops and distortions of them, with the shipped model photos")
@@ -104,7 +104,7 @@ def photo_search(images: Path, gallery: Path) -> list[tuple[str, str]]:
     run("index", "photos", str(images), "--out", str(gallery))
     queries = [(name, query) for name in SAMPLES for query in distort(images / name)]
     rows = load("photos", runtime="onnx").embed([query for _, query in queries])
-    found = [hits[0].source for hits in Gallery.open(gallery).search(rows, k=1)]
+    found = [hits[0].source for hits in VectorGallery.open(gallery).search(rows, k=1)]
     right = sum(first == name for first, (name, _) in zip(found, queries, strict=True))
     return [("photographs", f"R@1 {right / len(queries):.3f}: {right} of {len(queries)} distorted ones find theirs")]
 
@@ -140,10 +140,10 @@ def run(*command: str) -> Any:
 
 def search_latency(gallery: Path, query: Path) -> str:
     """Return the median and the slowest of 200 searches in one process: decode, embed, find, as the service does."""
-    from serving.gallery import Gallery
+    from serving.gallery import VectorGallery
     from zoo.models.load import load
 
-    model, opened, data = load(MODEL, runtime="onnx"), Gallery.open(gallery), query.read_bytes()
+    model, opened, data = load(MODEL, runtime="onnx"), VectorGallery.open(gallery), query.read_bytes()
     times = []
     for _ in range(220):
         started = time.perf_counter()

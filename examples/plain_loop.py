@@ -1,28 +1,26 @@
 """A loss and a miner of ours in a plain PyTorch loop, with a network and an optimiser of your own.
 
     python examples/plain_loop.py                                                 glyphs, which are drawn from fonts
-    python examples/plain_loop.py --images pictures/ --loss triplet --miner semihard
-    python examples/plain_loop.py --loss pa --miner none                          losses that take no mined tuples
+    python examples/plain_loop.py --images pictures/ --loss TripletMarginLoss --miner SemihardMiner
+    python examples/plain_loop.py --loss ProxyAnchorLoss --miner none             losses that take no mined tuples
 
-The names are those of `training.losses.LOSSES` and `training.miners.MINERS`. R@1 and MAP@R are of classes that are not
-trained on.
+The names are those of `zoo.losses` and `zoo.miners`. R@1 and MAP@R are of classes that are not trained on.
 """
 
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from inspect import signature
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from training.losses import LOSSES
-from training.miners import MINERS, create_miner
-from training.samplers.spc import SPC
+from zoo import losses, miners, samplers
 from zoo.data import load_dataset
 from zoo.data.dataset import Dataset, subset
 from zoo.data.folder import read_training_folder, split_classes
@@ -76,15 +74,18 @@ def measure(net: Net, images: Tensor, labels: np.ndarray) -> dict[str, float]:
     return {name: metrics[name] for name in ("recall_at_1", "map_at_r")}
 
 
+def make(kind: type, facts: Mapping[str, Any]) -> Any:
+    """Return an object of a class, with those of the facts that it takes."""
+    return kind(**{name: value for name, value in facts.items() if name in signature(kind).parameters})
+
+
 def train(net: Net, images: Tensor, labels: np.ndarray, options: Namespace) -> None:
     """Train the network: the sampler draws classes, the miner chooses tuples of a batch, the loss compares them."""
-    facts = {"num_classes": int(labels.max()) + 1, "embedding_size": options.dim}
-    make_loss = LOSSES[options.loss]
-    loss = make_loss(**{name: value for name, value in facts.items() if name in signature(make_loss).parameters})
-    miner = None if options.miner == "none" else create_miner(options.miner, {})
+    facts = {"num_classes": int(labels.max()) + 1, "embedding_size": options.dim, "probability": 0.3}
+    loss = make(getattr(losses, options.loss), facts)
+    miner = None if options.miner == "none" else make(getattr(miners, options.miner), facts)
     per_class = 4
-    batch = per_class * min(16, facts["num_classes"])
-    sampler = SPC(labels, batch, per_class, seed=0)
+    sampler = samplers.SPC(labels, per_class * min(16, facts["num_classes"]), per_class, seed=0)
     optimizer = torch.optim.AdamW([*net.parameters(), *loss.parameters()], lr=3e-3)
     net.train()
     for rows in sampler.epoch(0, options.steps):
@@ -99,8 +100,8 @@ def main(words: Sequence[str] | None = None) -> dict[str, dict[str, float]]:
     """Train, print the scores before and after, and return them."""
     parser = ArgumentParser(description="train with a loss and a miner of ours in a plain PyTorch loop")
     parser.add_argument("--images", metavar="DIR", help="one subfolder per class (default: glyphs)")
-    parser.add_argument("--loss", choices=sorted(LOSSES), default="margin")
-    parser.add_argument("--miner", choices=["none", *sorted(MINERS)], default="distance-weighted")
+    parser.add_argument("--loss", choices=dir(losses), default="MarginLoss")
+    parser.add_argument("--miner", choices=["none", *dir(miners)], default="DistanceWeightedMiner")
     parser.add_argument("--dim", type=int, default=64)
     parser.add_argument("--steps", type=int, default=100)
     options = parser.parse_args(words)

@@ -35,16 +35,17 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 from tqdm.auto import tqdm
 
-from training.api import provenance
-from training.functional import Pairs, Triplets, negative_mask, positive_mask, to_pairs
-from training.losses.contrastive import ContrastiveLoss
-from training.miners.rho import RhoMiner
+from zoo import losses, miners
 from zoo.console import print_table
 from zoo.errors import UsageError, ZooError
 from zoo.evaluation import retrieval_metrics
 from zoo.evaluation.structure import inter_class_distance, intra_class_distance, spectral_decay
 from zoo.files import atomic_path, write_json
+from zoo.paths import library_versions
 from zoo.render import Table
+
+Tuples = tuple[Tensor, ...]
+"""Indices into a batch: triplets as three tensors, pairs as four."""
 
 SAMPLES, PLACES = 15, 100
 """Samples per line, drawn without replacement from 100 evenly spaced places on it."""
@@ -132,27 +133,27 @@ def _along(line: tuple[tuple[float, float], tuple[float, float]], rng: np.random
     return (start + places[:, None] * (end - start)).astype(np.float32)
 
 
-def all_triplets(embeddings: Tensor, labels: Tensor) -> Triplets:
-    """Return all triplets of a batch, as in the published script; labels int64 [b]."""
-    mask = positive_mask(labels)[:, :, None] & negative_mask(labels)[:, None, :]
-    return Triplets(*mask.nonzero(as_tuple=True))
+def all_triplets(embeddings: Tensor, labels: Tensor) -> Tuples:
+    """Return all triplets of a batch, as in the published script: anchors, positives, negatives; labels int64 [b]."""
+    same = labels[:, None] == labels
+    others = same & ~torch.eye(len(labels), dtype=torch.bool)
+    return (others[:, :, None] & ~same[:, None, :]).nonzero(as_tuple=True)
 
 
-def form_miner(form: Form, probability: float) -> Callable[[Tensor, Tensor], Triplets | Pairs]:
+def form_miner(form: Form, probability: float) -> Callable[[Tensor, Tensor], Tuples]:
     """Return the miner of a form's loss.
 
     Raises:
         RecipeError: for a probability outside 0 to 1.
     """
-    miner = RhoMiner(probability, all_triplets, form.published) if form.rho else all_triplets
+    miner = miners.RhoMiner(probability, all_triplets, form.published) if form.rho else all_triplets
     return miner if form.positive_term else lambda embeddings, labels: only_negatives(miner(embeddings, labels))
 
 
-def only_negatives(tuples: Triplets | Pairs) -> Pairs:
-    """Return the negative pairs of tuples without the positive ones."""
-    pairs = to_pairs(tuples)
-    none = pairs.anchors_n[:0]
-    return Pairs(none, none, pairs.anchors_n, pairs.negatives)
+def only_negatives(triplets: Tuples) -> Tuples:
+    """Return the pairs of anchors and negatives: two empty tensors for the positive pairs, then two of the negative."""
+    anchors, _, negatives = triplets
+    return anchors[:0], anchors[:0], anchors, negatives
 
 
 def train(form: Form, probability: float, seed: int, steps: int = STEPS, lines: str = "diagonal") -> LineSplit:
@@ -171,7 +172,7 @@ def train(form: Form, probability: float, seed: int, steps: int = STEPS, lines: 
     """
     data, rng = draw_lines(seed, lines), np.random.default_rng((seed, 1))
     points, labels = torch.from_numpy(data.train), torch.from_numpy(LABELS)
-    miner, loss = form_miner(form, probability), ContrastiveLoss(neg_margin=NEGATIVE_MARGIN, active_only=False)
+    miner, loss = form_miner(form, probability), losses.ContrastiveLoss(neg_margin=NEGATIVE_MARGIN, active_only=False)
     loss.normalize_embeddings = False  # the network does
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -446,7 +447,7 @@ def _record(args: Namespace, outcomes: list[RunOutcome]) -> dict[str, object]:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "steps": args.steps,
         "settings": [outcome.to_json() for outcome in outcomes],
-        **provenance(),
+        "versions": library_versions("torch"),
     }
 
 

@@ -8,6 +8,7 @@ import logging
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,6 @@ from serving.metrics import TELEMETRY, Observability
 from serving.openapi import openapi
 from serving.routes import bulk, evaluate, items, keys, search, status
 from serving.settings import Settings
-from zoo import __version__
 from zoo.data import decoder_pool
 from zoo.errors import UsageError
 
@@ -73,7 +73,7 @@ def _app(settings: Settings, collections: Collections) -> FastAPI:
     app: FastAPI = FastAPI(
         title="dml-zoo",
         summary="Image search over galleries that were embedded by metric learning models.",
-        version=__version__,
+        version=version("dml-zoo"),
         description='Every refusal is JSON of one shape: {"error": {"code", "message"}}. Requests to a host name '
         "that the service does not have are refused with 421.",
         openapi_url=None,  # serving.openapi sends the document, which depends on the collection

@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from serving.duplicates.lookup import CopyFinder
 from serving.errors import RefusedError, invalid
 from serving.forms import check_parameters, query_values
-from serving.gallery import Gallery
+from serving.gallery import VectorGallery
 from serving.gallery.map import Atlas
 from serving.gallery.search import Models, Searcher
 from serving.keys import Keys, unauthorised
@@ -47,7 +47,7 @@ class Collection:
         return f"{COLLECTIONS_PATH}/{self.name}" if self.name else ""
 
     @property
-    def gallery(self) -> Gallery:
+    def gallery(self) -> VectorGallery:
         """The gallery with the model that was loaded last; it may have another one by now."""
         return self.current.searcher.gallery
 

@@ -42,8 +42,6 @@ from starlette.datastructures import Headers
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-import zoo
-
 logger = logging.getLogger(__name__)
 request_logger = logging.getLogger("serving.requests")
 
@@ -325,7 +323,7 @@ def _is_alive(pid: int) -> bool:
 def exposition() -> tuple[bytes, str]:
     """Return the text of /metrics and its content type."""
     engines = _version("onnxruntime", "onnxruntime-gpu"), _version("faiss-cpu", "faiss-gpu-cu12")
-    BUILD.labels(zoo.__version__, platform.python_version(), _version("fastapi"), *engines).set(1)
+    BUILD.labels(_version("dml-zoo"), platform.python_version(), _version("fastapi"), *engines).set(1)
     registry = REGISTRY
     if os.environ.get(FOLDER):
         registry = CollectorRegistry()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from serving.gallery.gallery import Gallery, delete_gallery, is_gallery
+from serving.gallery.gallery import VectorGallery, delete_gallery, is_gallery
 from serving.gallery.types import NewItem, metadata_json, vector_item
 from zoo.console import Progress
 from zoo.data.table import KeyedRow, read_keyed_rows
@@ -69,7 +69,7 @@ def index_vectors(
     if embeddings.record is not None and table.resolve() == table_path(vectors).resolve():
         embeddings.record.check_images(table, [row.source for row in described])
     is_new = not is_gallery(out)
-    made = Gallery.create(out, card, model_ref) if is_new else Gallery.open(out)
+    made = VectorGallery.create(out, card, model_ref) if is_new else VectorGallery.open(out)
     report = VectorReport(str(out), len(rows))
     with made as gallery, Progress("index", len(rows), True) as bar:
         gallery.check_model(card, model_ref)
@@ -103,7 +103,7 @@ def _check_model(path: Path, embeddings: Embeddings, card: Card, fingerprint: st
         raise UsageError(message, code="other-model")
 
 
-def _put(gallery: Gallery, described: Sequence[KeyedRow], vectors: np.ndarray, report: VectorReport) -> None:
+def _put(gallery: VectorGallery, described: Sequence[KeyedRow], vectors: np.ndarray, report: VectorReport) -> None:
     items = []
     for row, vector in zip(described, vectors, strict=True):
         try:

@@ -8,13 +8,16 @@ examples, NOT_RUN does. tests/test_documents.py parses every command, also those
 
 from __future__ import annotations
 
+import inspect
 import re
 import shutil
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from doctest import DocTestParser
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -25,6 +28,7 @@ from exports.text import attach_text_tower
 from tests import text_toys
 from tests.sandbox import KEY, QUICK, ROOT, Block, Products, Sandbox, copy
 from tests.test_documents import EXAMPLES
+from training import named
 from zoo.cli.main import main
 from zoo.data import glyphs
 from zoo.models.card import read_card
@@ -256,6 +260,31 @@ def test_the_examples_in_the_help_of_a_command_run(name: str, sandbox: Sandbox) 
     for block in example_blocks(name):
         if not block.reason:
             sandbox.run(block)
+
+
+def reference_examples() -> dict[str, str]:
+    """Return the examples in the docstrings of the public names, which are those of the generated reference."""
+    modules = [zoo, *(getattr(zoo, name) for name in zoo.__all__ if isinstance(getattr(zoo, name), ModuleType))]
+    members = {module.__name__: module for module in modules}
+    for module in modules:
+        members |= {f"{module.__name__}.{name}": getattr(module, name) for name in getattr(module, "__all__", ())}
+    parser = DocTestParser()
+    texts = {name: parser.get_examples(inspect.getdoc(member) or "") for name, member in members.items()}
+    return {name: "".join(example.source for example in text) for name, text in texts.items() if text}
+
+
+REFERENCE_EXAMPLES = reference_examples()
+VALUES = """
+import torch, zoo
+embeddings, labels = torch.randn(160, 16, requires_grad=True), torch.arange(160) % 80
+"""
+
+
+@pytest.mark.parametrize("name", REFERENCE_EXAMPLES)
+def test_the_examples_of_the_reference_run(name: str, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    as_texts, quick = named._as_texts, [word for word in QUICK if word != "--set"]
+    monkeypatch.setattr(named, "_as_texts", lambda settings: [*as_texts(settings), *quick])
+    sandbox.run(Block(0, "python", VALUES + REFERENCE_EXAMPLES[name], ""))
 
 
 PRINTED = re.compile(r": ((?:zoo|mkdir) .*)$", re.MULTILINE)

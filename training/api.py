@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from torch import nn
 
-import zoo
 from training import data as training_data
 from training.build import create_sampler
 from training.cached import samples
@@ -34,17 +33,20 @@ from training.trainer import Observe, Trained, fit
 from training.trunk.parts import prompted_architecture
 from zoo import data as datasets
 from zoo import paths
-from zoo.console import count, interval_text
+from zoo.console import count, interval_text, note
 from zoo.data import LICENCES
 from zoo.data.content import CLASS_IMAGES, digests_of_classes, telling_digests
 from zoo.data.dataset import FOLDER, WHOLE, Dataset
 from zoo.errors import DatasetError, UsageError, ZooError, command
+from zoo.evaluation.evaluate import METRICS
+from zoo.evaluation.evaluate import evaluate as measure
 from zoo.evaluation.split import default_dataset, find_split
 from zoo.files import atomic_folder, sha256_of, write_bytes, write_json
 from zoo.models.baselines import PRETRAINED, UNTRAINED
 from zoo.models.card import TRAINING_DATA, Card, joint_licence, read_card
 from zoo.models.folder import check_files
 from zoo.models.golden import draw_images, read_golden, write_golden
+from zoo.models.load import load
 from zoo.models.names import find_model
 from zoo.models.network import Network, create_trunk, feature_count, load_network, save_network
 from zoo.models.pretrained.weights import public_facts
@@ -288,7 +290,7 @@ def _joined(names: Iterable[str]) -> str:
     return "+".join(dict.fromkeys(names))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Outcome:
     """A finished training run.
 
@@ -319,6 +321,11 @@ class Outcome:
     validation_classes: int = 0
     evaluation: Evaluation | None = None
     not_evaluated: str | None = None
+
+    def __repr__(self) -> str:
+        metrics = {} if self.evaluation is None else self.evaluation.metrics
+        scores = "".join(f", {name} {value:.4f}" for name, value in metrics.items() if name in METRICS)
+        return f"Outcome({self.name!r}: {count(self.epochs, 'epoch')}{scores}, in {str(self.folder)!r})"
 
     def to_json(self) -> dict[str, Any]:
         """Return the outcome as JSON values."""
@@ -528,16 +535,19 @@ def measure_test_split(
         DatasetError: If the data set is unavailable, or is a folder without a test split.
         ZooError: If the model cannot be loaded or an image cannot be read.
     """
-    model = zoo.load(folder, device=device)
-    images = find_split(folder, model.card, dataset, "test", root).dataset
+    model = load(folder, "torch", device=device)
+    selection = find_split(folder, model.card, dataset, "test", root)
+    images = selection.dataset
     if images.split == WHOLE:
         raise DatasetError(
             f"{root} has no test split (the folders train and test, or a column split): all its classes were trained "
             "on.",
             code="wrong-split",
         )
+    for text in selection.notes:
+        note(text)
     # The measurement counts the images that cannot be read.
-    return zoo.evaluate(model, images, progress=progress, unreadable={})
+    return measure(model, images, progress=progress, unreadable={})
 
 
 def _train_ensemble(

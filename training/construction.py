@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import UserDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -20,18 +20,33 @@ class ClassTable(UserDict[str, Any]):
         package: The package of the modules.
         classes: Name -> "module:Class", or the class itself.
         constants: Name -> arguments that recipes have unless they name others; by default those of the class.
+        others: Classes without a name in recipes, as "module:Class".
     """
 
     def __init__(
-        self, package: str, classes: Mapping[str, Any], constants: Mapping[str, Mapping[str, Any]] | None = None
+        self,
+        package: str,
+        classes: Mapping[str, Any],
+        constants: Mapping[str, Mapping[str, Any]] | None = None,
+        others: Sequence[str] = (),
     ) -> None:
-        self.package, self.constants = package, constants or {}
+        self.package, self.constants, self.others = package, constants or {}, others
         super().__init__(classes)
 
     def __getitem__(self, name: str) -> Any:
         value = super().__getitem__(name)
         if not isinstance(value, str):
             return value
+        return self._imported(value)
+
+    def class_named(self, name: str) -> Any:
+        """Return the class of its own name: the `__getattr__` of the package, so that it has its classes."""
+        for value in (*self.data.values(), *self.others):
+            if isinstance(value, str) and value.partition(":")[2] == name:
+                return self._imported(value)
+        raise AttributeError(f"module {self.package!r} has no attribute {name!r}")
+
+    def _imported(self, value: str) -> Any:
         module, _, attribute = value.partition(":")
         return getattr(import_module(f"{self.package}.{module}"), attribute)
 

@@ -16,9 +16,9 @@ from torch import Tensor
 from training.cached.maps import CachedMaps
 from training.recipe import Data, Recipe
 from zoo.data.dataset import DataIdentity, Dataset, without
-from zoo.data.decode import Decoded, Squares, decode
+from zoo.data.decode import SKIP_HINT, Decoded, Squares, decode
 from zoo.data.preprocessing import Preprocessing
-from zoo.errors import RecipeError
+from zoo.errors import RecipeError, UnreadableImagesError
 
 VALIDATION = "validation"
 """Factor of a data set whose images with 1 are the validation images, instead of a draw of classes."""
@@ -110,7 +110,7 @@ def prepare(recipe: Recipe, dataset: Dataset, progress: bool = False) -> Trainin
     """Decode a training split.
 
     Raises:
-        DatasetError: If an image cannot be read.
+        UnreadableImagesError: If images cannot be read.
         RecipeError: If the recipe is for cached features, or holds out too few or too many classes.
     """
     if recipe.data.features:
@@ -118,13 +118,18 @@ def prepare(recipe: Recipe, dataset: Dataset, progress: bool = False) -> Trainin
             "cached features (data.features) are only for `zoo train NAME --features DIR`.", code="conflicting-settings"
         )
     validates = _validates(dataset, recipe.data, recipe.seed)
-    trained = _training_squares(dataset, np.flatnonzero(~validates), recipe.data, recipe.preprocessing, progress)
+    try:
+        trained = _training_squares(dataset, np.flatnonzero(~validates), recipe.data, recipe.preprocessing, progress)
+    except UnreadableImagesError as error:  # those of both parts are named at once
+        reasons = error.reasons
+        try:
+            _validation_pixels(dataset, validates, recipe, progress)
+        except UnreadableImagesError as other:
+            reasons = {**reasons, **other.reasons}
+        raise UnreadableImagesError(reasons, dataset.name, SKIP_HINT) from None
     turns = recipe.data.turns
     turned = _turned(dataset.labels[trained.rows], turns)
-    validation = None
-    if validates.any():
-        pixels = Squares(recipe.preprocessing, skip=recipe.data.skip_unreadable)
-        validation = decode(dataset, np.flatnonzero(validates), pixels, "read validation images", progress)
+    validation = _validation_pixels(dataset, validates, recipe, progress)
     skipped = [*trained.skipped, *(validation.skipped if validation else [])]
     return TrainingData(
         torch.from_numpy(trained.pixels),
@@ -138,6 +143,14 @@ def prepare(recipe: Recipe, dataset: Dataset, progress: bool = False) -> Trainin
         skipped,
         without(dataset, set(skipped)),
     )
+
+
+def _validation_pixels(dataset: Dataset, validates: np.ndarray, recipe: Recipe, progress: bool) -> Decoded | None:
+    """Return the preprocessed images that are held out for validation; None if none are."""
+    if not validates.any():
+        return None
+    pixels = Squares(recipe.preprocessing, skip=recipe.data.skip_unreadable)
+    return decode(dataset, np.flatnonzero(validates), pixels, "read validation images", progress)
 
 
 def _turned(labels: np.ndarray, turns: int) -> np.ndarray:

@@ -31,13 +31,22 @@ from training.overrides import check_names, name_custom, override, setting_keys
 from training.recipe import FASTEST, Backbone, Batch, Data, Recipe, Schedule, same_recipe
 from training.recipes import RECIPES
 from zoo import paths
+from zoo.console import count
 from zoo.data.content import CLASS_IMAGES, digests_of_classes, telling_digests
 from zoo.data.dataset import Dataset, subset
 from zoo.data.folder import ClassSplit, TrainingFolder, read_training_folder, split_classes
 from zoo.errors import UsageError, ZooError, unknown
 from zoo.evaluation import evaluate
 from zoo.evaluation.evaluate import attribute_to_model
-from zoo.evaluation.selection import MetricChange, Selection, measure_change, select, validation_share
+from zoo.evaluation.selection import (
+    MetricChange,
+    Selection,
+    change_table,
+    changes,
+    measure_change,
+    select,
+    validation_share,
+)
 from zoo.evaluation.split import LearntClasses, LearntOverlap, read_learnt_classes, read_whitened_classes
 from zoo.files import atomic_folder, keep_newest, read_object, write_bytes, write_json
 from zoo.models.baselines import UNTRAINED
@@ -92,7 +101,7 @@ class FinetuneRequest:
     replace: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Finetuned:
     """The result of a finetune.
 
@@ -118,6 +127,19 @@ class Finetuned:
     rows: tuple[MetricChange, ...]
     seen_classes: tuple[str, ...] = ()
     unread: Path | None = None
+
+    def __repr__(self) -> str:
+        return f"Finetuned({self.outcome.name!r} of {self.base.name}: kept {self.selection.kept}; {changes(self.rows)})"
+
+    def _repr_html_(self) -> str:
+        """Return the comparison as a table, for notebooks."""
+        images = f"{self.split.test.identity}, {count(len(self.split.test.classes), 'class')}"
+        return change_table(self.rows).html(f"{self.base.name}, and {self.outcome.name} fitted to images: {images}")
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the new model."""
+        return self.outcome.folder
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as JSON values."""
@@ -196,6 +218,7 @@ def finetune(source: str | Path, request: FinetuneRequest, progress: bool = Fals
         kept = load(outcome.folder, AUTO, device=request.device, images=len(split.test))
         after = kept.embed(split.test.images, progress=progress)
     evaluation = attribute_to_model(evaluate(after, split.test, k=(1,)), kept)
+    evaluation = replace(evaluation, learnt_classes=len(seen) or None)
     add_result(outcome.folder, evaluation)
     outcome, rows = replace(outcome, evaluation=evaluation), measure_change(before, after, split.test)
     return Finetuned(outcome, base.card, pictures, split, selection, (base.dim, kept.dim), rows, seen, unread)

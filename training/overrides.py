@@ -166,7 +166,7 @@ def _apply(value: Any, tree: Mapping[str, Any], prefix: str) -> Any:
         key = prefix + name
         with _collected(errors):
             if name not in hints:
-                near = nearest(key, [prefix + hint for hint in hints]) or nearest(name, _keys(value))
+                near = _nearest_setting(name, prefix, value)
                 raise RecipeError(f"there is no setting {key!r}.{near}", code="unknown-setting")
             changes[name] = _field(getattr(value, name), hints[name], branch, key)
     _raise_all(errors)
@@ -211,12 +211,20 @@ def _field(old: Any, hint: Any, branch: Any, key: str) -> Any:
     return {**old, **{name: _parse(text, Any, f"{key}.{name}") for name, text in branch.items()}}
 
 
-def _keys(value: Any) -> list[str]:
-    """Return the names of all settings below a value, without those of the groups."""
-    if not dataclasses.is_dataclass(value):
-        return []
-    names = list(typing.get_type_hints(type(value)))
-    return names + [key for name in names for key in _keys(getattr(value, name))]
+def _nearest_setting(name: str, prefix: str, value: Any) -> str:
+    """Return the hint with the settings that end as the name does, or else with the nearest ones, in full."""
+    keys = list(_keys(value, prefix))
+    if exact := [key for key in keys if key.rpartition(".")[2] == name]:
+        return f" Did you mean {' or '.join(map(repr, exact))}?"
+    level = [key for key in keys if key.count(".") == prefix.count(".")]
+    return nearest(f"{prefix}{name}", level) or nearest(name, keys)
+
+
+def _keys(value: Any, prefix: str) -> Iterator[str]:
+    """Yield the full names of all settings below a value, with the groups."""
+    for name in typing.get_type_hints(type(value)) if dataclasses.is_dataclass(value) else ():
+        yield f"{prefix}{name}"
+        yield from _keys(getattr(value, name), f"{prefix}{name}.")
 
 
 _WITHOUT_ZERO = re.compile(r"^([+-]?)\.(?=\d)")

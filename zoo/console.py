@@ -69,6 +69,11 @@ SETTLED_SECONDS, NOTABLE_SECONDS = 2.0, 5.0
 this much time is left."""
 
 
+def shows_bars() -> bool:
+    """Return whether progress bars can be seen: on a terminal and in a notebook."""
+    return sys.stderr.isatty() or "ipykernel" in sys.modules
+
+
 class Progress:
     """Progress of work on images, on stderr: a bar on a terminal, else an estimate and, at the end, the time it took.
 
@@ -83,7 +88,7 @@ class Progress:
     def __init__(self, title: str, total: int | None = None, shown: bool = True) -> None:
         from tqdm.auto import tqdm
 
-        self.title, self.total, self.lines = title, total, shown and not sys.stderr.isatty()
+        self.title, self.total, self.lines = title, total, shown and not shows_bars()
         self.bar = tqdm(total=total, desc=title, unit="image", disable=not shown or self.lines)
         self.started, self.done, self.estimated = time.monotonic(), 0, False
         self.settling: tuple[float, int] | None = None

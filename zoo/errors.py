@@ -43,7 +43,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
 
@@ -128,6 +128,19 @@ class NoTextTowerError(TextError):
 
 class DatasetError(ZooError):
     exit_code = 2
+
+
+class UnreadableImagesError(DatasetError):
+    """Images of a data set that cannot be read; `reasons` has the reason of each by its source."""
+
+    def __init__(self, reasons: Mapping[str, object], dataset: str, hint: str) -> None:
+        self.reasons = dict(reasons)
+        named = " ".join(f"{source}: {str(reason).rstrip('.')}." for source, reason in self.reasons.items())
+        which = "an image" if len(self.reasons) == 1 else f"{len(self.reasons):,} images"
+        them = "it" if len(self.reasons) == 1 else "them"
+        super().__init__(
+            f"{which} of {dataset} cannot be read. {named} Repair or remove {them}{hint}.", code="unreadable-image"
+        )
 
 
 class EvaluationError(ZooError):

@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from html import escape
 from importlib.resources import files
 from io import StringIO
 from typing import IO, TYPE_CHECKING, Any
@@ -67,6 +68,12 @@ class Table:
         write_csv(text, [self.columns, *self.rows])
         return text.getvalue()
 
+    def html(self, caption: str = "") -> str:
+        """Return the table as HTML, with its caption, as a notebook shows it."""
+        head, *rows = (_html_row(cells, self.aligned()) for cells in (self.columns, *self.rows))
+        body = f"<thead>{head}</thead><tbody>{''.join(rows)}</tbody>"
+        return f"<table><caption>{escape(caption)}</caption>{body}</table>"
+
     def aligned(self) -> list[bool]:
         """Return for each column whether it is aligned to the right."""
         return [column in self.numbers or index in self.numbers for index, column in enumerate(self.columns)]
@@ -106,6 +113,12 @@ def environment(package: str, markup: bool = False) -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+
+
+def _html_row(cells: Sequence[Any], right: Sequence[bool]) -> str:
+    sides = ("right" if is_right else "left" for is_right in right)
+    texts = [f'<td align="{side}">{escape(str(cell))}</td>' for cell, side in zip(cells, sides, strict=True)]
+    return f"<tr>{''.join(texts)}</tr>"
 
 
 def _markdown_row(cells: Sequence[Any]) -> str:

@@ -7,7 +7,7 @@ import sys
 from argparse import ArgumentParser
 from pathlib import Path
 
-from serving.gallery import Gallery
+from serving.gallery import VectorGallery
 from serving.gallery.backup import backup
 from zoo.errors import GalleryError, ZooError
 from zoo.files import atomic_folder
@@ -20,7 +20,7 @@ def assemble(gallery: Path, out: Path, model: str | None = None) -> None:
     """Write the recipe, a copy of the gallery and its model's folder into the new folder `out`. Raises `ZooError`."""
     if out.exists():
         raise GalleryError(f"{out} exists; choose a new folder.")
-    with Gallery.open(gallery) as opened:
+    with VectorGallery.open(gallery) as opened:
         folder = find_model(model or opened.model_ref)
     with atomic_folder(out) as parcel:
         for name in ("bentofile.yaml", "service.py"):

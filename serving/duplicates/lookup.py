@@ -11,7 +11,7 @@ import numpy as np
 
 from serving.duplicates.pictures import PictureTable
 from serving.duplicates.rule import RULE, Evidence, confirm
-from serving.gallery.gallery import Gallery, check_folder
+from serving.gallery.gallery import VectorGallery, check_folder
 from serving.gallery.store import Store
 from zoo.data.perceptual_hash import HASH_BYTES, hamming, mirror_hash
 from zoo.errors import command
@@ -61,7 +61,7 @@ class CopyFinder:
         self._lock = threading.Lock()
         self._hashes: HashList | None = None
 
-    def copies_of(self, gallery: Gallery, item: int) -> list[Copy]:
+    def copies_of(self, gallery: VectorGallery, item: int) -> list[Copy]:
         """Return the copies of an item, the nearest first.
 
         Raises:
@@ -86,7 +86,7 @@ class CopyFinder:
                 copies.append(Copy(other, evidence))
         return sorted(copies, key=lambda copy: (copy.evidence.distance, copy.item))
 
-    def copies_of_new(self, gallery: Gallery, items: Sequence[int]) -> dict[int, list[Copy]]:
+    def copies_of_new(self, gallery: VectorGallery, items: Sequence[int]) -> dict[int, list[Copy]]:
         """Return the copies of each of the items that has any."""
         found = {item: self.copies_of(gallery, item) for item in items}
         return {item: copies for item, copies in found.items() if copies}
@@ -98,7 +98,7 @@ class CopyFinder:
             return self._hashes.near(picture)
 
 
-def folder_store(gallery: Gallery) -> Store:
+def folder_store(gallery: VectorGallery) -> Store:
     """Return the store of a gallery in a folder. Raises `UsageError` for one in Milvus (code "not-available")."""
     check_folder(gallery.address, f"copy it into one: {command('gallery', 'backend', gallery.address, 'FOLDER')}")
     assert isinstance(gallery.store, Store)

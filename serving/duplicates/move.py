@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from serving.duplicates.report import DuplicateReport, ReportedCopy
-from serving.gallery.gallery import Gallery
+from serving.gallery.gallery import VectorGallery
 from serving.gallery.originals import Originals
 from serving.gallery.types import Item
 from zoo.console import write_errors
@@ -54,7 +54,7 @@ def check_target(target: Path, folders: Sequence[Path]) -> Path:
     return target
 
 
-def move_copies(report: DuplicateReport, gallery: Gallery, folders: Sequence[Path], target: Path) -> MovedCopies:
+def move_copies(report: DuplicateReport, gallery: VectorGallery, folders: Sequence[Path], target: Path) -> MovedCopies:
     """Move all files that are not the best copy of their group to a folder.
 
     Its path below the target is its path below its folder. A file is moved only if it is really inside one of the
@@ -89,7 +89,7 @@ def move_copies(report: DuplicateReport, gallery: Gallery, folders: Sequence[Pat
 
 
 def _moves(
-    report: DuplicateReport, gallery: Gallery, originals: Originals, target: Path, result: MovedCopies
+    report: DuplicateReport, gallery: VectorGallery, originals: Originals, target: Path, result: MovedCopies
 ) -> Iterator[tuple[Path, Path, Path]]:
     """Yield the old and the new path of each file to move, and the path of its best copy; note the others."""
     for members in report.groups:

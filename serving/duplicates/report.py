@@ -15,7 +15,7 @@ from serving.duplicates.comparison import compare
 from serving.duplicates.groups import Member, group, measure, rank_of
 from serving.duplicates.pictures import Measures, PictureTable
 from serving.duplicates.rule import Evidence
-from serving.gallery.gallery import Gallery
+from serving.gallery.gallery import VectorGallery
 from serving.gallery.originals import Originals
 from serving.gallery.types import Item
 from zoo.console import count
@@ -125,7 +125,7 @@ class DuplicateReport:
 
 
 def report_duplicates(
-    gallery: Gallery,
+    gallery: VectorGallery,
     table: PictureTable,
     name: str,
     mirrored: bool = False,
@@ -163,7 +163,7 @@ def report_duplicates(
     return DuplicateReport(name, gallery.card.name, store.count() - len(left_out), reported, table.unknown())
 
 
-def _identical_files(gallery: Gallery, identical: Sequence[tuple[str, str]]) -> dict[int, list[str]]:
+def _identical_files(gallery: VectorGallery, identical: Sequence[tuple[str, str]]) -> dict[int, list[str]]:
     """Return the sources of identical files by the id of the item that has their bytes."""
     if not identical:
         return {}

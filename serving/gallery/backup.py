@@ -14,7 +14,7 @@ import numpy as np
 
 from serving.gallery.calibration import calibration_record, take_over_calibration
 from serving.gallery.database import connect, gallery_error
-from serving.gallery.gallery import STORE, Gallery, is_gallery
+from serving.gallery.gallery import STORE, VectorGallery, is_gallery
 from serving.gallery.index_files import check_facts, check_hashes, read_facts, read_plan
 from serving.gallery.originals import copy_folders
 from serving.gallery.store import MODEL, Store
@@ -39,7 +39,7 @@ Progress = Callable[[int, int], None]
 def verify_gallery(path: Path) -> Iterator[Check]:
     """Yield the checks of a gallery one by one, also while others write to it. Raises `GalleryNotFoundError`."""
     try:
-        opened = Gallery.open(path)
+        opened = VectorGallery.open(path)
     except GalleryNotFoundError:
         raise
     except GalleryError as error:
@@ -72,8 +72,10 @@ def copy_gallery(source: str | Path, target: str | Path) -> tuple[int, int]:
         The number of items that were read, and of those that are new.
     """
     read = new = 0
-    with Gallery.open(source) as old:
-        made = Gallery.open(target) if is_gallery(target) else Gallery.create(target, old.card, old.model_ref)
+    with VectorGallery.open(source) as old:
+        made = (
+            VectorGallery.open(target) if is_gallery(target) else VectorGallery.create(target, old.card, old.model_ref)
+        )
         with made as copy:
             copy.check_model(old.card)
             rows = old.store.rows()
@@ -110,7 +112,7 @@ def backup(gallery: Path, out: Path, progress: Progress = lambda done, total: No
     Raises:
         GalleryError: The gallery is damaged, or the copy cannot be written.
     """
-    Gallery.open(gallery).close()  # raises if the gallery is damaged
+    VectorGallery.open(gallery).close()  # raises if the gallery is damaged
     with _new_folder(out) as folder:
         _copy_store(gallery / STORE, folder / STORE, progress)
         shutil.copyfile(gallery / MODEL, folder / MODEL)
@@ -149,7 +151,7 @@ def restore(copy: Path, out: Path) -> BackupInfo:
         return _check_copy(folder)
 
 
-def _compare(gallery: Gallery, store: Store) -> list[Check]:
+def _compare(gallery: VectorGallery, store: Store) -> list[Check]:
     """Return the checks of embeddings, index and search after one change."""
     for _ in range(100):
         index = gallery.index.current()
@@ -227,7 +229,7 @@ def _search_check(index: SearchableIndex, queries: np.ndarray, nearest: np.ndarr
     return Check("search", equal, f"{count(len(queries), 'search')} {verb} exact search of the store")
 
 
-def _recall_check(gallery: Gallery, store: Store) -> Check:
+def _recall_check(gallery: VectorGallery, store: Store) -> Check:
     plan = read_plan(store)
     recall = gallery.recall(plan.k) or 1.0
     return Check(
@@ -265,7 +267,7 @@ def _check_copy(folder: Path) -> BackupInfo:
                 code="verification-failed",
             )
         stats = store.stats()
-    Gallery.open(folder).close()  # raises if the card is not that of the store's model
+    VectorGallery.open(folder).close()  # raises if the card is not that of the store's model
     return BackupInfo(stats.items, stats.change, (folder / STORE).stat().st_size)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from serving.gallery.gallery import Gallery
+from serving.gallery.gallery import VectorGallery
 from serving.gallery.index import NO_ROW
 from serving.gallery.tune import SEED, drop_self, label_codes
 from serving.gallery.types import Attribution, identify_items, parse_stored, utc_now
@@ -57,7 +57,7 @@ class KnownPairs:
     queries: int
 
 
-def calibrate_gallery(gallery: Gallery, queries: int = QUERIES) -> Calibration:
+def calibrate_gallery(gallery: VectorGallery, queries: int = QUERIES) -> Calibration:
     """Fit a calibration on at most `queries` labelled items, and keep it.
 
     Raises:
@@ -66,7 +66,7 @@ def calibrate_gallery(gallery: Gallery, queries: int = QUERIES) -> Calibration:
     return calibrate_pairs(gallery, known_pairs(gallery, queries))
 
 
-def calibrate_pairs(gallery: Gallery, known: KnownPairs) -> Calibration:
+def calibrate_pairs(gallery: VectorGallery, known: KnownPairs) -> Calibration:
     """Fit a calibration to pairs of the gallery, and keep it with its reliability and origin.
 
     Raises `EvaluationError`.
@@ -79,7 +79,7 @@ def calibrate_pairs(gallery: Gallery, known: KnownPairs) -> Calibration:
     return calibration
 
 
-def _attribution(gallery: Gallery, known: KnownPairs, checked: bool) -> Attribution:
+def _attribution(gallery: VectorGallery, known: KnownPairs, checked: bool) -> Attribution:
     """Return the origin of a calibration; `checked`: whether it was measured on labels outside the fit."""
     check = "a curve of either half of the labels is checked on the other half" if checked else "no labels held out"
     protocol = f"each searches all others, {known.neighbours} results count, {check}"
@@ -87,13 +87,13 @@ def _attribution(gallery: Gallery, known: KnownPairs, checked: bool) -> Attribut
     return Attribution(gallery.card.identity, data, protocol, known.queries, SEED, utc_now())
 
 
-def stored_calibration(gallery: Gallery) -> Calibration | None:
+def stored_calibration(gallery: VectorGallery) -> Calibration | None:
     """Return the gallery's calibration; None where it was never calibrated."""
     values = calibration_record(gallery)
     return Calibration.from_json(values) if values else None
 
 
-def calibration_record(gallery: Gallery) -> dict[str, Any] | None:
+def calibration_record(gallery: VectorGallery) -> dict[str, Any] | None:
     """Return what a gallery keeps of its calibration: the curve, its reliability and its origin; None without one."""
     text = gallery.store.fact(FACT)
     return None if text is None else parse_stored(text, FACT, gallery.address, checked_record)
@@ -110,7 +110,7 @@ def checked_record(values: Any) -> dict[str, Any]:
     return {**values, "reliability": list(values["reliability"])}
 
 
-def take_over_calibration(gallery: Gallery, record: Mapping[str, Any], items: int) -> bool:
+def take_over_calibration(gallery: VectorGallery, record: Mapping[str, Any], items: int) -> bool:
     """Keep another gallery's calibration, with its origin, if it holds for this gallery.
 
     It does if this gallery has just the other's items and model, and no later calibration of its own.
@@ -132,7 +132,7 @@ def take_over_calibration(gallery: Gallery, record: Mapping[str, Any], items: in
     return True
 
 
-def calibration_json(gallery: Gallery) -> dict[str, Any] | None:
+def calibration_json(gallery: VectorGallery) -> dict[str, Any] | None:
     """Return the gallery's calibration as JSON, with its reliability and origin, and why its error was not measured.
 
     reliability: `Bin` values; measured: `Attribution`.
@@ -144,13 +144,13 @@ def calibration_json(gallery: Gallery) -> dict[str, Any] | None:
     return {**values, "error_not_measured": absent}
 
 
-def background_of(gallery: Gallery, vector: np.ndarray, exclude: int | None = None) -> Background:
+def background_of(gallery: VectorGallery, vector: np.ndarray, exclude: int | None = None) -> Background:
     """Return the background of a query, float32 [1, dim], in a search of all items but `exclude`."""
     similarities, ids = gallery.neighbours(vector, DEPTH + 2)
     return background(similarities[0, (ids[0] != exclude) & (ids[0] != NO_ROW)])
 
 
-def known_pairs(gallery: Gallery, queries: int = QUERIES) -> KnownPairs:
+def known_pairs(gallery: VectorGallery, queries: int = QUERIES) -> KnownPairs:
     """Return the labelled results of at most `queries` labelled items.
 
     Raises:
@@ -168,7 +168,9 @@ def known_pairs(gallery: Gallery, queries: int = QUERIES) -> KnownPairs:
     return known
 
 
-def _results(gallery: Gallery, ids: np.ndarray, codes: np.ndarray, queries: int) -> tuple[WeightedPairs, int, int]:
+def _results(
+    gallery: VectorGallery, ids: np.ndarray, codes: np.ndarray, queries: int
+) -> tuple[WeightedPairs, int, int]:
     """Return the pairs of a sample of the labelled items and their results, and the numbers of results and items.
 
     All items are searched, as a user's query searches them; `pairs_of_searches` leaves unlabelled results out.
@@ -186,7 +188,7 @@ def _results(gallery: Gallery, ids: np.ndarray, codes: np.ndarray, queries: int)
     return pairs_of_searches(similarities, outcomes, own), k, len(asks)
 
 
-def _others(gallery: Gallery, ids: np.ndarray, vectors: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+def _others(gallery: VectorGallery, ids: np.ndarray, vectors: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Return similarities and ids of the k nearest others of items, both [q, k]; -inf and NO_ROW in empty places."""
     similarities, found = gallery.neighbours(vectors, k + 1)
     missing = ((0, 0), (0, k + 1 - found.shape[1]))  # items may have been removed since

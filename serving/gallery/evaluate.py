@@ -22,7 +22,7 @@ from serving.gallery.calibration import (
     calibration_json,
     known_pairs,
 )
-from serving.gallery.gallery import Gallery
+from serving.gallery.gallery import VectorGallery
 from serving.gallery.index import NO_ROW
 from serving.gallery.originals import Originals
 from serving.gallery.search import Searcher
@@ -113,7 +113,7 @@ def _model_steps(model: str, dataset: Dataset, with_torch: bool) -> Iterator[Ste
         yield Step(f"{embedder.runtime} {embedder.precision}", "data set", measured)
 
 
-def gallery_steps(gallery: Gallery, queries: int = 2000) -> list[Step]:
+def gallery_steps(gallery: VectorGallery, queries: int = 2000) -> list[Step]:
     """Measure a gallery with at most `queries` of its labelled items: by exact search, then through its index.
 
     Items without a label can be found, but are not queries.
@@ -129,7 +129,7 @@ def gallery_steps(gallery: Gallery, queries: int = 2000) -> list[Step]:
 
 
 def model_change_steps(
-    before: Gallery, after: Gallery, queries: int = 2000, learnt: Collection[str] = ()
+    before: VectorGallery, after: VectorGallery, queries: int = 2000, learnt: Collection[str] = ()
 ) -> list[Step]:
     """Measure two models of a gallery by exact search with the same at most `queries` items.
 
@@ -175,13 +175,13 @@ class LabelledItems:
         relatives: Number of other items with the same label, int64 [n].
     """
 
-    gallery: Gallery
+    gallery: VectorGallery
     ids: np.ndarray
     codes: np.ndarray
     relatives: np.ndarray
 
     @classmethod
-    def of(cls, gallery: Gallery) -> LabelledItems:
+    def of(cls, gallery: VectorGallery) -> LabelledItems:
         """Read the labels of a gallery. Raises `EvaluationError` where no two items share a label."""
         ids = gallery.index.current().ids()
         codes = label_codes(gallery.store.labels(), ids)
@@ -241,7 +241,7 @@ class LabelledItems:
         return hits
 
 
-def _in_order_of_items(dataset: Dataset, gallery: Gallery) -> Dataset | None:
+def _in_order_of_items(dataset: Dataset, gallery: VectorGallery) -> Dataset | None:
     """Return the data set in the order of the gallery's items, with their labels.
 
     None unless its images are the gallery's items, by SHA-256, and all items are labelled.
@@ -290,7 +290,7 @@ def report(steps: Sequence[Step], joined: bool) -> list[dict[str, Any]]:
 
 
 def measure(
-    gallery: Gallery, model: str, dataset: Dataset | None, with_torch: bool | None = None, queries: int = 2000
+    gallery: VectorGallery, model: str, dataset: Dataset | None, with_torch: bool | None = None, queries: int = 2000
 ) -> dict[str, Any]:
     """Return the report of `zoo benchmark served` as JSON.
 
@@ -321,7 +321,7 @@ def measure(
     }
 
 
-def evaluate_gallery(gallery: Gallery, served_model: dict[str, Any] | None = None) -> dict[str, Any]:
+def evaluate_gallery(gallery: VectorGallery, served_model: dict[str, Any] | None = None) -> dict[str, Any]:
     """Measure a gallery, calibrate it, and keep both, and the comparison `served_model`, with it.
 
     Raises:
@@ -347,13 +347,13 @@ def evaluate_gallery(gallery: Gallery, served_model: dict[str, Any] | None = Non
     return values
 
 
-def last_evaluation(gallery: Gallery) -> dict[str, Any] | None:
+def last_evaluation(gallery: VectorGallery) -> dict[str, Any] | None:
     """Return the last evaluation that `evaluate_gallery` stored; None without one."""
     text = gallery.store.fact(FACT)
     return None if text is None else dict(json.loads(text))
 
 
-def _calibrate(gallery: Gallery) -> tuple[list[Bin], str | None]:
+def _calibrate(gallery: VectorGallery) -> tuple[list[Bin], str | None]:
     """Return the reliability of a new calibration, or the reason against one."""
     try:
         known = known_pairs(gallery)

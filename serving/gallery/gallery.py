@@ -1,4 +1,6 @@
-"""A gallery: items, embeddings and an index, bound to one model, in a folder or in Milvus (serving.gallery.backends).
+"""Galleries of vectors: items, embeddings and an index, bound to one model, in a folder or in Milvus.
+
+Milvus is `serving.gallery.backends`. A folder holds:
 
 gallery.sqlite    items and embeddings (serving.gallery.store)
 index-*           index (serving.gallery.index_files), derived from the store; may be deleted at any time
@@ -56,8 +58,8 @@ TUNING_ITEMS = 100_000
 """With more items, an approximate index is worth building."""
 
 
-class Gallery:
-    """An open gallery. Safe to use from several threads; it sees what other processes add and remove.
+class VectorGallery:
+    """An open gallery without its model, safe to use from several threads; it sees what other processes add and remove.
 
     Items are added and removed through the gallery, which then compacts its index. They are read and described through
     its store. `MilvusStore` and `MilvusIndex` have the methods of `Store` and `LiveIndex` that callers use.
@@ -78,12 +80,12 @@ class Gallery:
         card: Card,
         model_ref: str,
     ) -> None:
-        """Use `Gallery.open` or `Gallery.create`."""
+        """Use `VectorGallery.open` or `VectorGallery.create`."""
         self.address, self.store, self.index, self.card, self.model_ref = str(address), store, index, card, model_ref
         self._changed = False
 
     @classmethod
-    def create(cls, path: str | Path, model_card: Card, model_ref: str) -> Gallery:
+    def create(cls, path: str | Path, model_card: Card, model_ref: str) -> VectorGallery:
         """Make an empty gallery for one model, and open it.
 
         Args:
@@ -112,7 +114,7 @@ class Gallery:
         return cls.open(path)
 
     @classmethod
-    def open(cls, path: str | Path, other: bool = False, device: str = "cpu") -> Gallery:
+    def open(cls, path: str | Path, other: bool = False, device: str = "cpu") -> VectorGallery:
         """Open a gallery.
 
         If it is given another model while it is open, operations on embeddings raise `ModelChangedError`; open it again
@@ -330,7 +332,7 @@ def model_at(address: str | Path) -> tuple[Card, str]:
         return store_model(store)
 
 
-def tuning_advice(gallery: Gallery) -> str | None:
+def tuning_advice(gallery: VectorGallery) -> str | None:
     """Return a sentence about a large gallery that was never tuned, None for others."""
     items = gallery.store.count()
     if items <= TUNING_ITEMS or gallery.store.state("plan") is not None or is_address(gallery.address):
@@ -341,7 +343,7 @@ def tuning_advice(gallery: Gallery) -> str | None:
     )
 
 
-def filter_notes(gallery: Gallery, selection: Filter, found: bool) -> list[str]:
+def filter_notes(gallery: VectorGallery, selection: Filter, found: bool) -> list[str]:
     """Return a sentence about each label that no item has, with the most similar labels.
 
     If nothing was found, return sentences about unknown keys of metadata too.

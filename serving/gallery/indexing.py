@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from serving.gallery.gallery import Gallery, delete_gallery, is_gallery
+from serving.gallery.gallery import VectorGallery, delete_gallery, is_gallery
 from serving.gallery.originals import indexed_folders, read_image, remember_files, remember_folder
 from serving.gallery.types import (
     UNCHANGED,
@@ -49,7 +49,7 @@ from zoo.paths import expand
 BATCH_SIZE = 64
 """Images that are embedded at once."""
 
-ConfirmPrune = Callable[[Gallery, list[int]], bool]
+ConfirmPrune = Callable[[VectorGallery, list[int]], bool]
 """Decides whether the items with these ids are removed."""
 
 
@@ -215,7 +215,7 @@ class IndexingRun:
 
     def __init__(
         self,
-        gallery: Gallery,
+        gallery: VectorGallery,
         report: IndexingReport,
         labelled: bool = False,
         keys: Sequence[str] = (),
@@ -392,7 +392,7 @@ def index_folder(
     files, rows, report = _list_images(images, out, labels, follow_links)
     check_at_least("batch_size", batch_size, 1)
     is_new = not is_gallery(out)
-    gallery = Gallery.create(out, embedder.card, model_ref) if is_new else Gallery.open(out)
+    gallery = VectorGallery.create(out, embedder.card, model_ref) if is_new else VectorGallery.open(out)
     with gallery:
         gallery.check_model(embedder.card, model_ref)
         other = _other_folder(gallery, source_root(images))
@@ -419,7 +419,7 @@ def index_folder(
 
 
 def add_files(
-    gallery: Gallery, embedder: Embedder, files: Sequence[ImageFile], progress: bool = False, update: bool = False
+    gallery: VectorGallery, embedder: Embedder, files: Sequence[ImageFile], progress: bool = False, update: bool = False
 ) -> IndexingReport:
     """Add single files to a gallery.
 
@@ -442,7 +442,7 @@ def add_files(
     return report
 
 
-def put_file(gallery: Gallery, embedder: Embedder, file: ImageFile, key: str) -> PutResult:
+def put_file(gallery: VectorGallery, embedder: Embedder, file: ImageFile, key: str) -> PutResult:
     """Create or replace the item with a key by an image file, its label and its metadata.
 
     Raises:
@@ -493,7 +493,7 @@ class _NewImage:
     thumbnail: Thumbnail
 
 
-def _decode(gallery: Gallery, embedder: Embedder, file: ImageFile) -> _NewImage | Item:
+def _decode(gallery: VectorGallery, embedder: Embedder, file: ImageFile) -> _NewImage | Item:
     """Return a decoded image, or the item that has its content. Raises `ImageError`."""
     data, content = _read_file(file)
     item = gallery.store.item_of_content(content)
@@ -605,7 +605,7 @@ def _described(files: Sequence[ImageFile], rows: LabelFile, path: Path, report: 
     ]
 
 
-def _other_folder(gallery: Gallery, folder: Path) -> Path | None:
+def _other_folder(gallery: VectorGallery, folder: Path) -> Path | None:
     """Return another existing folder that was indexed into the gallery, whose items pruning would remove."""
     folder = folder.expanduser().resolve()
     others = (path for path in indexed_folders(gallery) if path.is_dir() and not path.is_relative_to(folder))

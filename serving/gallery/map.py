@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from serving.gallery.gallery import Gallery
+from serving.gallery.gallery import VectorGallery
 from zoo.evaluation.knn import nearest_neighbours
 
 MOST = 3000
@@ -36,7 +36,7 @@ class Atlas:
         self._lock = threading.Lock()
         self._held: tuple[tuple[str, int], dict[str, Any]] | None = None
 
-    def map_of(self, gallery: Gallery) -> dict[str, Any]:
+    def map_of(self, gallery: VectorGallery) -> dict[str, Any]:
         """Return the map, as `draw` returns it."""
         key = gallery.address, gallery.store.change()
         with self._lock:  # requests that come in the meantime wait for this map instead of drawing their own
@@ -45,7 +45,7 @@ class Atlas:
             return self._held[1]
 
 
-def draw(gallery: Gallery, most: int = MOST) -> dict[str, Any]:
+def draw(gallery: VectorGallery, most: int = MOST) -> dict[str, Any]:
     """Draw a map of a sample of the items; the sample and the map are the same while the gallery does not change.
 
     Returns:

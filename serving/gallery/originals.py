@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from serving.gallery.gallery import Gallery
+from serving.gallery.gallery import VectorGallery
 from serving.gallery.types import Item, parse_stored
 from zoo.data.folder import leads_out
 from zoo.data.images import DEFAULT_LIMITS
@@ -42,36 +42,36 @@ def read_image(path: Path) -> tuple[bytes, str]:
     return data, hashlib.sha256(data).hexdigest()
 
 
-def remember_folder(gallery: Gallery, folder: Path) -> None:
+def remember_folder(gallery: VectorGallery, folder: Path) -> None:
     """Note a folder that was indexed, so that original images are found there later."""
     _remember(gallery, FOLDERS, [folder.expanduser().resolve()])
 
 
-def remember_files(gallery: Gallery, paths: Iterable[Path]) -> None:
+def remember_files(gallery: VectorGallery, paths: Iterable[Path]) -> None:
     """Note the folders of single files, so that these are found later; not those of files in indexed folders."""
     folders = {path.resolve().parent for path in paths}
     indexed = indexed_folders(gallery)
     _remember(gallery, PLACES, [path for path in sorted(folders) if not any(map(path.is_relative_to, indexed))])
 
 
-def _remember(gallery: Gallery, key: str, folders: Sequence[Path]) -> None:
+def _remember(gallery: VectorGallery, key: str, folders: Sequence[Path]) -> None:
     known = _folders(gallery, key)
     if new := [folder for folder in folders if folder not in known]:
         gallery.store.set_state(key, json.dumps([str(path) for path in (*known, *new)]))
 
 
-def copy_folders(source: Gallery, target: Gallery) -> None:
+def copy_folders(source: VectorGallery, target: VectorGallery) -> None:
     """Note the folders of one gallery in another."""
     for key in (FOLDERS, PLACES):
         _remember(target, key, _folders(source, key))
 
 
-def indexed_folders(gallery: Gallery) -> list[Path]:
+def indexed_folders(gallery: VectorGallery) -> list[Path]:
     """Return the folders that were indexed, in order."""
     return _folders(gallery, FOLDERS)
 
 
-def _folders(gallery: Gallery, key: str) -> list[Path]:
+def _folders(gallery: VectorGallery, key: str) -> list[Path]:
     text = gallery.store.state(key) or "[]"
     return parse_stored(text, key, gallery.address, lambda paths: [Path(path) for path in paths])
 
@@ -87,7 +87,7 @@ class Originals:
         self.folders = tuple(folder.expanduser().resolve() for folder in folders)
 
     @classmethod
-    def of(cls, gallery: Gallery, folders: Sequence[Path] = ()) -> Self:
+    def of(cls, gallery: VectorGallery, folders: Sequence[Path] = ()) -> Self:
         """Return the image files of a gallery's items in these folders and in those that it remembers."""
         return cls([*folders, *indexed_folders(gallery), *_folders(gallery, PLACES)])
 

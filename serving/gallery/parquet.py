@@ -13,7 +13,7 @@ import faiss
 import numpy as np
 
 from serving.gallery.calibration import calibration_record, checked_record, take_over_calibration
-from serving.gallery.gallery import Gallery, is_gallery
+from serving.gallery.gallery import VectorGallery, is_gallery
 from serving.gallery.store import MODEL
 from serving.gallery.types import (
     MAX_KEY,
@@ -115,7 +115,7 @@ def import_gallery(source: Path, out: str | Path) -> ImportedItems:
     card, model_ref = read_model(source / MODEL)
     file = _open(source / ITEMS, card.dim)
     calibration = _read_calibration(source / CALIBRATION) if (source / CALIBRATION).exists() else None
-    with Gallery.open(out) if is_gallery(out) else Gallery.create(out, card, model_ref) as gallery:
+    with VectorGallery.open(out) if is_gallery(out) else VectorGallery.create(out, card, model_ref) as gallery:
         gallery.check_model(card)
         read = new = 0
         try:
@@ -133,7 +133,7 @@ def import_gallery(source: Path, out: str | Path) -> ImportedItems:
 
 
 def _write(path: str | Path, out: Path) -> int:
-    with Gallery.open(path) as gallery, atomic_folder(out) as folder:
+    with VectorGallery.open(path) as gallery, atomic_folder(out) as folder:
         dim = gallery.card.dim
         index = faiss.IndexIDMap(faiss.IndexFlatIP(dim))
         with parquet.ParquetWriter(folder / ITEMS, _schema(dim), compression="zstd") as writer:

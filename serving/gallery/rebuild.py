@@ -24,7 +24,7 @@ import numpy as np
 
 from serving.gallery.calibration import calibrate_gallery, stored_calibration
 from serving.gallery.evaluate import METRIC_TITLES, METRICS, model_change_steps, report
-from serving.gallery.gallery import STORE, Gallery, check_exists, check_folder
+from serving.gallery.gallery import STORE, VectorGallery, check_exists, check_folder
 from serving.gallery.index_files import compaction_lock
 from serving.gallery.originals import Originals
 from serving.gallery.staging import REPLACED, StagedEmbedding, Staging
@@ -289,7 +289,7 @@ class Upgrade:
 
     def compare(self, queries: int = 2000) -> ModelComparison:
         """Write the new model's index, measure both models, and calibrate the new one if the present one is."""
-        with Gallery.open(self.path) as before, Gallery.open(self.path, other=True) as after:
+        with VectorGallery.open(self.path) as before, VectorGallery.open(self.path, other=True) as after:
             if after.index.is_due() or not after.index.stats().generation:
                 after.index.compact()
             overlap = self._learnt_labels(before)
@@ -304,7 +304,7 @@ class Upgrade:
             models = before.card.identity, after.card.identity
             return ModelComparison(rows, reason, after.index.stats(), models, date, learnt, overlap.by_name)
 
-    def _learnt_labels(self, gallery: Gallery) -> LearntOverlap:
+    def _learnt_labels(self, gallery: VectorGallery) -> LearntOverlap:
         """Return the gallery's labels that the present or the new model learnt from, by images where they are known."""
         contents: defaultdict[str, list[str]] = defaultdict(list)
         for content, label in gallery.store.contents():
@@ -369,7 +369,7 @@ def begin_upgrade(
             code="unknown-name",
         )
     folder = check_rebuilds(path, model_ref)
-    with Gallery.open(folder) as gallery:
+    with VectorGallery.open(folder) as gallery:
         originals, card, ref, slot = (
             Originals.of(gallery, folders),
             gallery.card,
@@ -424,7 +424,7 @@ def load_previous_model(
         UsageError: The gallery keeps no embeddings of a previous model, or is in Milvus (`not-available`).
         ModelMismatchError: `model` is another model.
     """
-    with Gallery.open(check_rebuilds(path)) as gallery:
+    with VectorGallery.open(check_rebuilds(path)) as gallery:
         slot = gallery.store.slot()
     if slot is None or slot.role != REPLACED:
         raise UsageError(

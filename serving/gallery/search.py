@@ -19,7 +19,7 @@ from PIL import Image
 
 from serving.gallery.calibration import background_of, stored_calibration
 from serving.gallery.filters import EVERYTHING, Filter
-from serving.gallery.gallery import Gallery
+from serving.gallery.gallery import VectorGallery
 from serving.gallery.types import DEFAULT_K, Box, Hit, check_key
 from zoo.data.images import DEFAULT_LIMITS, ImageLike, Limits, open_image
 from zoo.data.preprocessing import to_pixels
@@ -103,7 +103,7 @@ class Searcher:
     """A gallery together with its model. Safe to use from several threads with the ONNX runtime."""
 
     def __init__(
-        self, gallery: Gallery, embedder: Embedder, limits: Limits = DEFAULT_LIMITS, timer: Timer = _untimed
+        self, gallery: VectorGallery, embedder: Embedder, limits: Limits = DEFAULT_LIMITS, timer: Timer = _untimed
     ) -> None:
         """Bind a gallery, which the searcher closes, to its model, and try a golden image.
 
@@ -137,7 +137,7 @@ class Searcher:
         stage of a search.
         """
         models = models or Models()
-        gallery = Gallery.open(path, device=models.device)
+        gallery = VectorGallery.open(path, device=models.device)
         try:
             return cls(gallery, models.load_for(gallery, model), limits, timer)
         except BaseException:
@@ -348,7 +348,7 @@ class Models:
         """The device of models and index, as `zoo.load` takes it for ONNX."""
         return self._device or "cpu"
 
-    def load_for(self, gallery: Gallery, ref: str | None = None) -> Embedder:
+    def load_for(self, gallery: VectorGallery, ref: str | None = None) -> Embedder:
         """Return the gallery's model; `ref`: its name or folder, if it has moved."""
         try:
             return self.load(gallery.card.fingerprint, ref or gallery.model_ref)

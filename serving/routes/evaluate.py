@@ -9,7 +9,7 @@ from fastapi import APIRouter
 
 from serving.dependencies import CollectionDep
 from serving.errors import RefusedError
-from serving.gallery import Gallery
+from serving.gallery import VectorGallery
 from serving.gallery.evaluate import evaluate_gallery, last_evaluation, served_model_report
 from serving.gallery.search import Searcher
 from serving.openapi import READING, WRITING, refusals
@@ -67,7 +67,7 @@ async def gallery_map(collection: CollectionDep) -> GalleryMap:
 
 
 @contextmanager
-def _locked(gallery: Gallery) -> Iterator[None]:
+def _locked(gallery: VectorGallery) -> Iterator[None]:
     """Allow one evaluation of a gallery at a time, in all processes. Raises `RefusedError` (409) for another one."""
     try:
         with gallery.store.evaluation_lock():

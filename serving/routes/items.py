@@ -17,7 +17,7 @@ from serving.duplicates.lookup import Copy, folder_store
 from serving.duplicates.pictures import Measures, PictureTable
 from serving.errors import RefusedError, error_json, invalid
 from serving.forms import UploadedImage, checked_images, read_images
-from serving.gallery import UNCHANGED, Gallery, Item, NewItem
+from serving.gallery import UNCHANGED, Item, NewItem, VectorGallery
 from serving.gallery.gallery import filter_notes
 from serving.gallery.search import Searcher
 from serving.gallery.types import NO_PICTURE, decode_image, is_address, name_as_source, no_item, utc_now
@@ -268,7 +268,7 @@ def new_item(searcher: Searcher, image: UploadedImage, described: ItemDescriptio
 
 
 def _store(
-    gallery: Gallery,
+    gallery: VectorGallery,
     collection: Collection,
     new: Mapping[int, NewItem],
     refused: list[RefusedImage],
@@ -307,7 +307,7 @@ def _store(
     return NoneAdded(error=ErrorDetail(code=first.code, message=message), **vars(answer))
 
 
-def stored_item(gallery: Gallery, item_id: int, new: NewItem) -> Item:
+def stored_item(gallery: VectorGallery, item_id: int, new: NewItem) -> Item:
     """Return the item; as it was sent, if another client has removed it meanwhile."""
     try:
         return gallery.store.item(item_id)
@@ -318,7 +318,9 @@ def stored_item(gallery: Gallery, item_id: int, new: NewItem) -> Item:
         )
 
 
-def _near_duplicates(gallery: Gallery, collection: Collection, number: int, item: Item) -> Iterator[NearDuplicate]:
+def _near_duplicates(
+    gallery: VectorGallery, collection: Collection, number: int, item: Item
+) -> Iterator[NearDuplicate]:
     """Yield a warning if an item looks like a copy of others."""
     with stage("find"), suppress(ItemNotFoundError):  # removed by another client
         of = [copy.item for copy in collection.copies.copies_of(gallery, item.id)]

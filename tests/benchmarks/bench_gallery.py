@@ -33,7 +33,7 @@ from typing import Any
 import faiss
 import numpy as np
 
-from serving.gallery import Gallery, NewItem, Thumbnail
+from serving.gallery import NewItem, Thumbnail, VectorGallery
 from serving.gallery.index import KINDS, FrozenIndex, build_index
 from serving.gallery.tune import measure_kind, sample_vectors
 from tests.benchmarks.gallery_picture import draw
@@ -68,10 +68,10 @@ def new_items(rows: np.ndarray, first: int = 0) -> Iterator[list[NewItem]]:
         ]
 
 
-def filled(path: Path, rows: np.ndarray) -> Gallery:
+def filled(path: Path, rows: np.ndarray) -> VectorGallery:
     files = {"model.safetensors": "0" * 64}
     card = Card("made", "none", "none", "none", "none", rows.shape[1], Preprocessing(8, 8), files=files)
-    gallery = Gallery.create(path, card, "made")
+    gallery = VectorGallery.create(path, card, "made")
     for items in new_items(rows):
         gallery.add(items)
     return gallery
@@ -95,7 +95,7 @@ def catch_up(found: Found, held: int, dim: int, changes: int, repeats: int) -> N
     rows, times, busy, searched = vectors(held + repeats * half, dim), [], [], []
     with tempfile.TemporaryDirectory() as folder, filled(Path(folder) / "g", rows[:held]) as writer:
         writer.index.compact()
-        with Gallery.open(Path(folder) / "g") as reader:
+        with VectorGallery.open(Path(folder) / "g") as reader:
             reader.search(rows[:1], 10)
             for turn in range(repeats):
                 change(writer, rows, held + turn * half, half)
@@ -114,7 +114,7 @@ def catch_up(found: Found, held: int, dim: int, changes: int, repeats: int) -> N
     found.add("catching_up", held=held, changes=2 * half, **took, **told)
 
 
-def change(writer: Gallery, rows: np.ndarray, first: int, count: int) -> None:
+def change(writer: VectorGallery, rows: np.ndarray, first: int, count: int) -> None:
     """Add `count` rows, from `first` on, and remove the same number of those that came before them."""
     for items in new_items(rows[first : first + count], first):
         ids = writer.add(items).ids
@@ -158,12 +158,12 @@ OPENED = (
     + """
 import json, sys, time
 import numpy as np
-from serving.gallery import Gallery
+from serving.gallery import VectorGallery
 
 query = np.zeros((1, int(sys.argv[2])), np.float32)
 query[0, 0] = 1
 before, start = memory("RssAnon"), time.perf_counter()
-gallery = Gallery.open(sys.argv[1])
+gallery = VectorGallery.open(sys.argv[1])
 opened = time.perf_counter()
 gallery.search(query, 10)
 print(json.dumps([opened - start, time.perf_counter() - opened, memory("RssAnon") - before]))

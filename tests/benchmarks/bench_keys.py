@@ -2,11 +2,11 @@
 
     python tests/benchmarks/bench_keys.py [--held 5000] [--batch 200] [--rounds 10] [--dim 128] [--json keys.json]
 
-The contestants take turns in each round. They are a gallery folder (`Gallery.put`: one durable transaction with key,
-label, metadata and hash), Milvus Lite (`MilvusClient.upsert` of key and vector) and FAISS (`IndexIDMap2` over a flat
-index: `remove_ids` and `add_with_ids`, and a dictionary of keys; in memory only, so that it shows the lower bound).
-Time is that of the processor, with child processes: it is compared on a busy machine, and contains no waiting for the
-disk. A figure is the median over the rounds.
+The contestants take turns in each round. They are a gallery folder (`VectorGallery.put`: one durable transaction with
+key, label, metadata and hash), Milvus Lite (`MilvusClient.upsert` of key and vector) and FAISS (`IndexIDMap2` over a
+flat index: `remove_ids` and `add_with_ids`, and a dictionary of keys; in memory only, so that it shows the lower
+bound). Time is that of the processor, with child processes: it is compared on a busy machine, and contains no waiting
+for the disk. A figure is the median over the rounds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 import psutil
 from pymilvus import DataType, MilvusClient
 
-from serving.gallery import Gallery, NewItem
+from serving.gallery import NewItem, VectorGallery
 from serving.gallery.types import NO_PICTURE, vector_sha256
 from tests.benchmarks.bench_gallery import vectors
 from tests.benchmarks.figures import Figure, print_figures, write_figures
@@ -37,7 +37,7 @@ Find = Callable[[np.ndarray], list[str]]
 
 def gallery_folder(folder: Path, dim: int) -> tuple[Put, Find]:
     card = Card("made", "none", "none", "none", "none", dim, Preprocessing(8, 8), files={"model.safetensors": "0" * 64})
-    gallery = Gallery.create(folder / "gallery", card, "made")
+    gallery = VectorGallery.create(folder / "gallery", card, "made")
 
     def put(keys: Sequence[str], rows: np.ndarray) -> None:
         gallery.put(

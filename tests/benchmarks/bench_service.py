@@ -39,7 +39,7 @@ from typing import Any
 import httpx
 import numpy as np
 
-from serving.gallery import Gallery
+from serving.gallery import VectorGallery
 from tests.benchmarks.bench_embed import export_all, photographs, resnet50
 from tests.benchmarks.bench_gallery import new_items, vectors
 from tests.proof.line import Line, request
@@ -80,7 +80,7 @@ def prepare(folder: Path, args: argparse.Namespace) -> Setting:
     found = folder / "model" if args.model is None else find_model(args.model)
     card, rows = read_card(found), vectors(args.items, read_card(found).dim)
     np.save(folder / "vectors.npy", rows)
-    with Gallery.create(folder / "gallery", card, str(found)) as gallery:
+    with VectorGallery.create(folder / "gallery", card, str(found)) as gallery:
         for some in new_items(rows):
             gallery.add(some)
         gallery.index.compact()

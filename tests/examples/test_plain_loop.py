@@ -15,7 +15,16 @@ def test_the_loop_learns_glyphs(capsys: pytest.CaptureFixture[str]) -> None:
     assert "600 images of 30 classes" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("loss", "miner"), [("triplet", "semihard"), ("ms", "ms"), ("pa", "none")])
+@pytest.mark.parametrize(
+    ("loss", "miner"),
+    [
+        ("TripletMarginLoss", "SemihardMiner"),
+        ("MultiSimilarityLoss", "MultiSimilarityMiner"),
+        ("ProxyAnchorLoss", "none"),
+        ("MarginLoss", "RhoMiner"),
+        ("TripletMarginLoss", "TripletMarginMiner"),
+    ],
+)
 def test_the_loop_takes_a_folder_and_other_losses_and_miners(tmp_path: Path, loss: str, miner: str) -> None:
     write_pictures(tmp_path)
     scores = main(["--images", str(tmp_path), "--loss", loss, "--miner", miner, "--steps", "2", "--dim", "8"])

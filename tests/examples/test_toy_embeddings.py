@@ -29,6 +29,7 @@ from examples.toy_embeddings import (
     unroll,
 )
 from tests.raising import raises
+from training.batch import read_tuples
 from training.functional import Pairs, to_pairs
 from training.miners.rho import RhoMiner
 from zoo.errors import RecipeError
@@ -109,7 +110,9 @@ def test_all_triplets_of_a_batch():
 
 def test_exchanged_triplets_of_each_form():
     a, p, n = all_triplets(embeddings(), Y)
-    plain, paper, miner, script = (to_pairs(form_miner(form, 1.0)(embeddings(), Y)) for form in FORMS.values())
+    plain, paper, miner, script = (
+        to_pairs(read_tuples(form_miner(form, 1.0)(embeddings(), Y))) for form in FORMS.values()
+    )
     for pairs, positives, negatives in ((plain, p, n), (paper, p, p), (miner, a, p)):
         for found, expected in zip(pairs, (a, positives, a, negatives), strict=True):
             assert torch.equal(found, expected)
@@ -221,7 +224,7 @@ def test_the_command_writes_picture_and_figures(capsys, tmp_path: Path):
         ("published-script", 0.4, True),
     ]
     assert "--seeds 2 --steps 3 --lines diagonal --probability 0.4" in record["command"]
-    assert {"date", "versions", "hardware", "commit"} <= record.keys()
+    assert {"date", "versions", "command"} <= record.keys()
     row, out = record["settings"][3], capsys.readouterr().out
     values = [seed["test_recall_at_1"] for seed in row["seeds"]]
     assert row["summary"]["test_recall_at_1"]["mean"] == pytest.approx(sum(values) / 2)

@@ -24,7 +24,7 @@ import serving
 from serving import AsyncClient, Client, schemas
 from serving.client import calls as client
 from serving.client import images as client_images
-from serving.gallery import Gallery
+from serving.gallery import VectorGallery
 from tests import text_toys
 from tests.children import run_python
 from tests.raising import raises
@@ -59,7 +59,7 @@ def test_search_and_read(kind: Any, server: Running, gallery_folder: Path, model
     path = tmp_path / "query.png"
     path.write_bytes(toys.query(3))
     hits = service.search(path, k=3)
-    with Gallery.open(gallery_folder) as gallery:
+    with VectorGallery.open(gallery_folder) as gallery:
         (expected,) = gallery.search(model.embed(toys.query(3)), 3)
         assert [hit.id for hit in hits] == [hit.id for hit in expected]
         np.testing.assert_allclose([h.similarity for h in hits], [h.similarity for h in expected], atol=1e-6)

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from serving.gallery import Gallery
+from serving.gallery import VectorGallery
 from serving.gallery.filters import Filter
 from serving.gallery.indexing import index_folder
 from tests.commandline import run_here
@@ -124,7 +124,7 @@ def test_the_demo_indexes_photographs_of_your_own(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("sys.argv", ["demo.py", "--serve", "0", "--photos", str(folder)])
     monkeypatch.setenv("ZOO_HOME", "restored after the test")
     assert demo.main() == 0
-    with Gallery.open(tmp_path / "home" / "gallery") as gallery:
+    with VectorGallery.open(tmp_path / "home" / "gallery") as gallery:
         assert gallery.card.name == "photos"
         assert [item.source for item in gallery.store.items(limit=10)] == ["2024/chelsea.png", "2024/coffee.png"]
     monkeypatch.setattr("sys.argv", ["demo.py", "--serve", "0", "--photos", str(tmp_path / "none")])
@@ -157,7 +157,7 @@ def test_a_server_sees_what_is_indexed_meanwhile(model: Embedder, pictures: Path
         index_folder(model, str(model.folder), pictures, gallery)
         assert len(found()) == toys.PER_CLASS * len(toys.CLASSES)
         assert found()[0].startswith("blue checks")
-        with Gallery.open(gallery) as opened:
+        with VectorGallery.open(gallery) as opened:
             opened.remove([item.id for item in opened.store.items(0, 100, Filter(("blue checks",)))])
         assert len(found()) == toys.PER_CLASS * (len(toys.CLASSES) - 1)
         assert not found()[0].startswith("blue checks")

@@ -14,7 +14,7 @@ from pydantic import SecretStr
 from starlette.testclient import TestClient
 
 from serving.dependencies import Collections
-from serving.gallery import Gallery
+from serving.gallery import VectorGallery
 from serving.gallery.backup import backup, restore
 from serving.gallery.indexing import index_folder
 from serving.settings import gallery_variables, parse_galleries
@@ -44,7 +44,7 @@ def folders(
     root = tmp_path_factory.mktemp("collections")
     for name in ("birds", "old-cars"):
         shutil.copytree(gallery_folder, root / name)
-    with Gallery.open(root / "old-cars") as gallery:
+    with VectorGallery.open(root / "old-cars") as gallery:
         gallery.remove([1])
     index_folder(other_model, str(other_model.folder), pictures, root / "art")
     return {name: root / name for name in READERS}
@@ -77,7 +77,7 @@ def test_each_is_searched_by_its_own_model_in_its_own_gallery(
     service: TestClient, folders: dict[str, Path], model: Embedder, other_model: Embedder, name: str
 ) -> None:
     embedder, key = other_model if name == "art" else model, READERS[name]
-    with Gallery.open(folders[name]) as gallery:
+    with VectorGallery.open(folders[name]) as gallery:
         (expected,) = gallery.search(embedder.embed(toys.query(1)), 5)
         count = gallery.store.count()
     answer = request(service, "POST", name, "/search?k=5", key, files={"image": toys.query(1)})
@@ -122,7 +122,7 @@ def test_each_follows_its_own_store_and_is_backed_up_alone(
     service: TestClient, folders: dict[str, Path], tmp_path: Path
 ) -> None:
     before = request(service, "GET", "birds", "/stats", BIRDS).json()["items"]
-    with Gallery.open(folders["old-cars"]) as gallery:
+    with VectorGallery.open(folders["old-cars"]) as gallery:
         gallery.remove([2])
     for name, there in (("old-cars", False), ("birds", True)):
         answer = request(service, "POST", name, "/search?id=3&k=30", READERS[name])

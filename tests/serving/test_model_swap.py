@@ -22,7 +22,7 @@ from starlette.testclient import TestClient
 
 from serving import model_swap
 from serving.errors import RefusedError
-from serving.gallery import Gallery
+from serving.gallery import VectorGallery
 from serving.gallery.backup import verify_gallery
 from serving.gallery.gallery import STORE
 from serving.gallery.rebuild import begin_upgrade
@@ -123,7 +123,7 @@ def test_nobody_notices_a_swap(
             assert users.failures == []
             assert_served(service, present, pictures)
     assert [check for check in verify_gallery(path) if check.ok is False] == []
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         added = [item.id for item in gallery.store.items(limit=-1) if item.id > 24]
         # Pictures that are added here are small, and so their thumbnails are the pictures.
         expected = model.embed([gallery.store.thumbnail(item_id).data for item_id in added])
@@ -250,7 +250,7 @@ def test_a_watcher_takes_the_new_model_over_by_itself(
 def smaller(path: Path, tmp_path: Path) -> Path:
     """Another gallery of the same model."""
     other = Path(shutil.copytree(path, tmp_path / "other"))
-    with Gallery.open(other) as gallery:
+    with VectorGallery.open(other) as gallery:
         gallery.remove(list(range(1, 13)))
     return other
 
@@ -269,7 +269,7 @@ def replace(path: Path, other: Path) -> Path:
 
 
 def test_a_gallery_that_was_moved_is_neither_read_nor_written(path: Path) -> None:
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         away = path.rename(path.with_name("away"))
         for work in (
             gallery.store.count,
@@ -314,7 +314,7 @@ def test_a_gallery_in_the_place_of_another_is_taken_over(client: TestClient, pat
     assert client.post("/items", content=toys.query(1) + b"another file").status_code == 201
     assert (rows_in(before), rows_in(path)) == (24, 13)
     # Closing the old file leaves the write-ahead log of the new one alone.
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         assert gallery.store.count() == 13
 
 

@@ -16,7 +16,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 from pydantic import BaseModel
 
-from serving.gallery import Gallery
+from serving.gallery import VectorGallery
 from tests.serving import toys
 from tests.serving.browser import DESKTOP, LOOKS, bearer, complaints, found, give, open_panel, opened, refusal
 from tests.serving.running import Running, serving
@@ -224,7 +224,7 @@ def test_a_picture_on_the_map_has_the_last_part_of_its_label_as_its_name(
     """The other parts, which labels of one folder share, would push it out."""
     names = {"red stripes": "Northern Waterthrush", "blue checks": "Belted Kingfisher"}
     copy = Path(shutil.copytree(gallery_folder, tmp_path / "gallery"))
-    with Gallery.open(copy) as gallery:
+    with VectorGallery.open(copy) as gallery:
         for item in gallery.store.items(limit=100):
             name = names.get(str(item.label))
             label = name and f"photographs of birds/183.{name.replace(' ', '_')}"
@@ -306,7 +306,7 @@ def collections(gallery_folder: Path, tmp_path_factory: pytest.TempPathFactory) 
     root = tmp_path_factory.mktemp("collections")
     for name in ("birds", "cars", "art"):
         shutil.copytree(gallery_folder, root / name)
-    with Gallery.open(root / "art") as gallery:
+    with VectorGallery.open(root / "art") as gallery:
         gallery.remove([1, 2, 3, 4])
     keys = {"ZOO_SERVE_READ_KEYS_BIRDS": BIRDS, "ZOO_SERVE_READ_KEYS_CARS": CARS}
     with serving([f"{name}={root / name}" for name in ("birds", "cars", "art")], environment=keys) as running:

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from serving.gallery import Gallery
+from serving.gallery import VectorGallery
 from serving.gallery.calibration import calibrate_gallery
 from tests.commandline import run_here
 from tests.raising import raises
@@ -49,7 +49,7 @@ def test_a_service_finds_what_the_folder_does(
 
 
 def test_a_key_is_searched_in_the_folder_and_at_the_service(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         gallery.store.describe(3, key="cam-1/0001")
 
     def told(*words: object) -> dict:
@@ -78,7 +78,7 @@ def test_a_calibrated_gallery_says_how_likely_each_result_is(
     shutil.copytree(gallery_folder, copy)
     search(copy, query)
     assert "p_same" not in capsys.readouterr().out
-    with Gallery.open(copy) as gallery:
+    with VectorGallery.open(copy) as gallery:
         calibrate_gallery(gallery)
     search(copy, query, "--json")
     here = [hit["p_same"] for hit in json.loads(capsys.readouterr().out)["results"]]
@@ -98,7 +98,7 @@ def test_items_are_chosen_by_label_and_metadata(
     query, copy = tmp_path / "query.png", tmp_path / "gallery"
     query.write_bytes(toys.query(2))
     shutil.copytree(gallery_folder, copy)
-    with Gallery.open(copy) as gallery:
+    with VectorGallery.open(copy) as gallery:
         for item, year in ((1, 1908), (2, 1950), (9, 1908)):
             gallery.store.describe(item, metadata={"year": year})
         labels = gallery.store.labels()

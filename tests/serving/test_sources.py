@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from serving.gallery import Gallery, NewItem
+from serving.gallery import NewItem, VectorGallery
 from tests.commandline import run_here
 from tests.raising import raises
 from tests.serving import toys
@@ -102,7 +102,7 @@ def test_the_name_of_a_sent_file_becomes_a_source(gallery: Path, name: str) -> N
 
 def test_python_and_the_store_have_it_too(gallery: Path, model: Embedder) -> None:
     (vector,) = model.embed(toys.query(1))
-    with Gallery.open(gallery) as opened:
+    with VectorGallery.open(gallery) as opened:
         for source in BAD:
             with raises(GalleryError, "invalid-item"):
                 opened.add([NewItem(source, vector, toys.thumbnail(1), "0" * 64)])
@@ -122,7 +122,7 @@ def test_names_of_files_here_become_sources(
     run_here("gallery verify", tmp_path / "g")
     shown = capsys.readouterr()
     assert not {"\x1b", "\u202e", "\x9b", "\t", "\r"} & set(shown.out + shown.err)
-    with Gallery.open(tmp_path / "g") as gallery:
+    with VectorGallery.open(tmp_path / "g") as gallery:
         assert name.replace(name[1], "\ufffd") in [item.source for item in gallery.store.items(limit=-1)]
 
 
@@ -176,7 +176,7 @@ def test_no_cell_of_a_csv_is_a_formula(
     assert "-5" in labels, "a number stays a number"
     words = ["--vectors", tmp_path / "rows.npy", "--table", tmp_path / "rows.csv"]
     run_here("index", model_folder, *words, "--out", tmp_path / "g")
-    with Gallery.open(tmp_path / "g") as gallery:
+    with VectorGallery.open(tmp_path / "g") as gallery:
         items = {item.key: item.label for item in gallery.store.items(limit=-1)}
     assert set(items) == set(names)
     assert (items["-5/0.png"], items["=label/0.png"]) == ("-5", "=label")

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serving.gallery import Gallery
+from serving.gallery import VectorGallery
 from serving.gallery.backup import copy_gallery, verify_gallery
 from serving.gallery.parquet import export_gallery, import_gallery
 from serving.gallery.types import NO_PICTURE
@@ -33,7 +33,7 @@ def write(path: Path, *lines: str) -> Path:
 
 
 def contents(gallery: Path) -> dict[str | None, tuple[str | None, dict[str, object]]]:
-    with Gallery.open(gallery) as opened:
+    with VectorGallery.open(gallery) as opened:
         return {item.key: (item.label, item.metadata) for item in opened.store.items(0, 100)}
 
 
@@ -44,7 +44,7 @@ def test_rows_of_zoo_embed_are_put_by_key(model: Embedder, tmp_path: Path, capsy
     words = ("index", model.folder, "--vectors", tmp_path / "rows.npy", "--out", gallery)
     assert run(*words, "--table", tmp_path / "rows.csv") == 0
     assert contents(gallery) == {f"{n}.png": (f"l{n % 2}", {}) for n in range(4)}
-    with Gallery.open(gallery) as opened:
+    with VectorGallery.open(gallery) as opened:
         assert [hits[0].key for hits in opened.search(rows, 1)] == [f"{n}.png" for n in range(4)]
         np.testing.assert_array_equal(opened.store.embedding(1), rows[0])
     capsys.readouterr()
@@ -60,7 +60,7 @@ def test_rows_of_zoo_embed_are_put_by_key(model: Embedder, tmp_path: Path, capsy
     copy_gallery(gallery, tmp_path / "copied")
     for other in ("imported", "copied"):
         assert contents(tmp_path / other) == contents(gallery)
-        with Gallery.open(tmp_path / other) as opened:
+        with VectorGallery.open(tmp_path / other) as opened:
             assert opened.store.thumbnail(1) == NO_PICTURE
 
 
@@ -80,7 +80,7 @@ def test_rows_of_another_program_need_the_fingerprint(model: Embedder, tmp_path:
     said = capsys.readouterr().out
     assert all(f"k{n} was refused" in said for n in (1, 2, 3))
     assert set(contents(tmp_path / "g")) == {"k0", "k4"}
-    with Gallery.open(tmp_path / "g") as opened:
+    with VectorGallery.open(tmp_path / "g") as opened:
         np.testing.assert_allclose(opened.store.embedding(1), unit_rows(5, model.dim)[0], atol=1e-6)
     assert run(*words, "--strict") == 1
     capsys.readouterr()
@@ -147,7 +147,7 @@ def test_an_index_without_an_accepted_row_is_an_error(model: Embedder, tmp_path:
     assert index(good) == 0
     with raises(UsageError, "no-images"):
         index(bad)
-    with Gallery.open(gallery) as opened:
+    with VectorGallery.open(gallery) as opened:
         for key in ("a", "b"):
             opened.describe_key(key, key=f"{key}{key}")
     with raises(UsageError, "no-images"):  # the items of these rows have other keys now

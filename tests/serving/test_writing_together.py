@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from serving.gallery import Gallery
+from serving.gallery import VectorGallery
 from serving.gallery.gallery import STORE
 from serving.gallery.indexing import ImageFile, add_files
 from serving.gallery.search import Searcher
@@ -55,7 +55,7 @@ def test_adding_again_with_update_undoes_nothing_that_it_does_not_name(
 ) -> None:
     picture = {"image": ("a.png", toys.query(0))}
     item = service.post("/items", files=picture, data={"label": "first"}).json()["items"][0]
-    with Gallery.open(path) as another:
+    with VectorGallery.open(path) as another:
         change_before(monkeypatch, searcher.gallery, lambda: another.store.describe(item["id"], "of another", {}))
         fields = {"update": "true", "metadata": json.dumps({"of": "one"})}
         answer = service.post("/items", files=picture, data=fields)
@@ -68,7 +68,7 @@ def test_files_added_with_update_undo_nothing_that_they_do_not_name(
 ) -> None:
     file = tmp_path / "picture.png"
     file.write_bytes(toys.query(1))
-    with Gallery.open(path) as gallery, Gallery.open(path) as another:
+    with VectorGallery.open(path) as gallery, VectorGallery.open(path) as another:
         add_files(gallery, model, [ImageFile(file, "picture.png", "first")])
         item = gallery.store.items(offset=24)[0].id
         change_before(monkeypatch, gallery, lambda: another.store.describe(item, "first", {"of": "another"}))
@@ -77,7 +77,7 @@ def test_files_added_with_update_undo_nothing_that_they_do_not_name(
     assert (now.label, now.metadata) == ("second", {"of": "another"})
 
 
-def change_before(monkeypatch: pytest.MonkeyPatch, gallery: Gallery, change: Callable[[], object]) -> None:
+def change_before(monkeypatch: pytest.MonkeyPatch, gallery: VectorGallery, change: Callable[[], object]) -> None:
     """Another process is quicker: it writes once this one has read the item and before it describes it."""
     describe = gallery.store.describe
 

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 from safetensors.numpy import save_file
 
-from serving.gallery import Gallery
+from serving.gallery import VectorGallery
 from serving.gallery.index import Index
 from serving.gallery.types import Block, Thumbnail, make_thumbnail
 from zoo.data.preprocessing import Preprocessing
@@ -25,9 +25,9 @@ CLASSES = ("red stripes", "blue checks", "green disc", HTML_LABEL)
 PER_CLASS = 6
 
 
-def content(of: Gallery | Index) -> Block:
+def content(of: VectorGallery | Index) -> Block:
     """All ids and their vectors, as the index has them now."""
-    index = of.index.current() if isinstance(of, Gallery) else of
+    index = of.index.current() if isinstance(of, VectorGallery) else of
     return index.vectors_of(index.ids())
 
 

@@ -25,9 +25,9 @@ from training.recipes import RECIPES
 from zoo.cli.main import main
 from zoo.data import DATASETS, load_dataset
 from zoo.data.dataset import Dataset
-from zoo.errors import RecipeError
+from zoo.errors import RecipeError, UnreadableImagesError
 from zoo.evaluation.split import read_learnt_classes
-from zoo.models.results import few_classes_note
+from zoo.models.results import few_classes_note, flattery_note
 
 QUICK = Schedule(1, 2)
 
@@ -124,6 +124,36 @@ def test_scores_on_learnt_classes_are_noted(
     assert main(["list", "--status", "trained", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert row["recall_at_1"] == own["metrics"]["recall_at_1"]
+
+
+@pytest.mark.parametrize("renamed", [False, True])
+def test_a_test_score_on_classes_that_were_trained_on_says_so_everywhere(
+    pictures: Path, own_zoo: Path, capsys: pytest.CaptureFixture[str], renamed: bool
+) -> None:
+    """The images of two training classes are also in the test split, under their names or others."""
+    for number in range(2):
+        target = pictures / "test" / (f"other{number}" if renamed else f"train{number}")
+        shutil.copytree(pictures / "train" / f"train{number}", target)
+    outcome = api.train(on_folder(), pictures, progress=False)
+    assert "images of 2 of these classes" in capsys.readouterr().err
+    assert outcome.evaluation is not None
+    assert (outcome.evaluation.classes, outcome.evaluation.learnt_classes) == (7, 2)
+    note = flattery_note(outcome.evaluation.to_json())
+    assert note in outcome.summary()
+    assert main(["info", "toy"]) == 0
+    assert note in capsys.readouterr().out
+    assert main(["list", "--status", "trained", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["recall_at_1"] is None
+
+
+def test_unreadable_images_of_both_parts_are_named_at_once(pictures: Path, own_zoo: Path) -> None:
+    broken = [next((pictures / "train" / f"train{number}").iterdir()) for number in range(8)]
+    for file in broken:
+        file.write_bytes(b"no image")
+    validated = recipe(data=Data("folder", side=16, validation=0.25), schedule=QUICK)
+    with raises(UnreadableImagesError, "unreadable-image", *(file.name for file in broken)):
+        api.train(validated, pictures, progress=False)
 
 
 def test_a_missing_test_split_keeps_the_model(pictures: Path, own_zoo: Path) -> None:

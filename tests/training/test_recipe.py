@@ -145,6 +145,7 @@ def test_override() -> None:
         ("preprocessing.mean=[a]", "invalid-value", "numbers in brackets"),
         ("optimizer=adam", "invalid-value", "optimizer.name"),
         ("optimizer.lr.x=1", "unknown-setting", "optimizer.lr.x"),
+        ("lr=0.3", "unknown-setting", "'optimizer.lr'"),
         ("lr", "unknown-setting", "key=value"),
         ("objective.loss_args.beta.foo=0.6", "unknown-setting", "objective.loss_args"),
         ("objective.miner.x=1", "unknown-setting", "objective.miner.x"),

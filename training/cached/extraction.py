@@ -20,10 +20,10 @@ from training.data import golden_images
 from training.execution import Execution
 from zoo.console import Progress
 from zoo.data.dataset import Dataset
-from zoo.data.decode import Squares, decode_in_threads, unreadable_error
+from zoo.data.decode import Squares, decode_in_threads
 from zoo.data.images import ImageLike
 from zoo.data.preprocessing import Preprocessing, to_pixels
-from zoo.errors import DatasetError, ImageError
+from zoo.errors import DatasetError, ImageError, UnreadableImagesError
 from zoo.models.folder import check_files
 from zoo.models.network import feature_count, load_network
 from zoo.models.torch_runtime import in_faster_format
@@ -139,7 +139,7 @@ def _batches(dataset: Dataset, preprocessing: Preprocessing, views: Views, size:
         decoded = []
         for source, image in chunk:
             if isinstance(image, ImageError):
-                raise unreadable_error(source, dataset.name, image, hint="")
+                raise UnreadableImagesError({source: image}, dataset.name, "")
             decoded.append(image)
         pixels, decoded_squares, aspects = zip(*decoded, strict=True)
         yield _Batch(np.stack(pixels), np.stack(decoded_squares), np.array(aspects, np.float32))

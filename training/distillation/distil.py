@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from zoo.data.content import CLASS_IMAGES, digests_of_classes, telling_digests
 from zoo.data.dataset import FOLDER
 from zoo.evaluation import Evaluation
 from zoo.evaluation.evaluate import attribute_to_model
-from zoo.evaluation.selection import MetricChange, Selection, measure_change
+from zoo.evaluation.selection import MetricChange, Selection, change_table, changes, measure_change
 from zoo.models.card import Card
 from zoo.models.load import AUTO, Embedder, load
 from zoo.models.pretrained.weights import stated_model
@@ -35,7 +36,7 @@ UNLABELLED_PROTOCOL = "beside the teacher, cosine, exact"
 """The protocol in results.json of a measurement on images without labels."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Distilled:
     """The result of a distillation.
 
@@ -58,6 +59,19 @@ class Distilled:
     dim: int
     rows: tuple[MetricChange, ...] = ()
     seen_classes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        agreement = f"{self.fidelity.neighbours.value:.4f} of its nearest {self.fidelity.k}"
+        return f"Distilled({self.outcome.name!r} of {self.teacher.name}: {agreement}; {changes(self.rows)})"
+
+    def _repr_html_(self) -> str:
+        """Return the comparison with the teacher as a table, for notebooks."""
+        return change_table(self.rows).html(f"before: {self.teacher.name}, the teacher; after: {self.outcome.name}")
+
+    @property
+    def folder(self) -> Path:
+        """The student's folder."""
+        return self.outcome.folder
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as JSON values."""

@@ -101,3 +101,4 @@ LOSSES = ClassTable(
     },
     CONSTANTS,
 )
+__getattr__ = LOSSES.class_named

@@ -40,7 +40,9 @@ MINERS = ClassTable(
         "rho": "rho:RhoMiner",
         "triplet-margin": "triplet_margin:TripletMarginMiner",
     },
+    others=["triplet_margin:TripletMarginMiner"],
 )
+__getattr__ = MINERS.class_named
 
 
 def create_miner(name: str, args: Mapping[str, Any]) -> Any:

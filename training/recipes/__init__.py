@@ -80,7 +80,7 @@ def _parameters(recipe: Recipe) -> int:
 @cache
 def _makers(module: str) -> dict[str, Maker]:
     """Return the recipes of a module by name."""
-    return dict(import_module(f"training.recipes.{module}").recipes())
+    return dict(import_module(f"{__name__}.{module}").recipes())
 
 
 class RecipeTable(Mapping[str, Maker]):

@@ -31,4 +31,6 @@ SAMPLERS = ClassTable(
         "ddm": "distribution_matching:DDM",
         "frd": "distribution_matching:FRD",
     },
+    others=["m_per_class:MPerClassSampler"],
 )
+__getattr__ = SAMPLERS.class_named

@@ -27,7 +27,7 @@ from zoo.models.baselines import PRETRAINED, WHITENING_HEAD
 from zoo.models.card import TRAINING_DATA, read_training_data
 from zoo.models.catalogue import ModelInfo, list_models
 from zoo.models.published import WHOLE_EMBEDDING, PublishedScore, PublishedTable
-from zoo.models.results import data_title, read_class_scores, whitening_note
+from zoo.models.results import data_title, flattery_note, read_class_scores
 from zoo.paths import home
 from zoo.report.model import recalls_of
 
@@ -361,7 +361,7 @@ def _protocol(run: TrainedModel, result: Record) -> str:
         named = f"; {SEEN}" * seen
     if run.selection == WHITENED and result.get("whitened_classes") is None:
         named += f"; {MAYBE_WHITENED}"
-    elif note := whitening_note(result):
+    elif note := flattery_note(result):
         named += f"; {note}"
     return f"{result['protocol']}; {result['runtime']} {result['precision']}{named}"
 

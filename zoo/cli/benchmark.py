@@ -45,7 +45,7 @@ from zoo.errors import check_at_least, command
 from zoo.render import Table
 
 if TYPE_CHECKING:
-    from serving.gallery import Gallery
+    from serving.gallery import VectorGallery
     from training.studies.compare_own import OwnScore
     from training.studies.study import Study
     from zoo.data.dataset import Dataset as DataSet
@@ -402,11 +402,11 @@ def served(
     as_json: Json = False,
 ) -> None:
     """measure what retrieval loses from torch to the gallery"""
-    from serving.gallery import Gallery
+    from serving.gallery import VectorGallery
     from serving.gallery.evaluate import measure
 
     with_torch = {"auto": None, "yes": True, "no": False}[torch]
-    with Gallery.open(gallery) as opened:
+    with VectorGallery.open(gallery) as opened:
         images = _served_images(opened, dataset, split, data)
         outcome = measure(opened, model or opened.model_ref, images, with_torch, queries)
     if as_json:
@@ -415,7 +415,7 @@ def served(
         _print_steps(outcome)
 
 
-def _served_images(gallery: Gallery, dataset: str | None, split: str, data: str | None) -> DataSet | None:
+def _served_images(gallery: VectorGallery, dataset: str | None, split: str, data: str | None) -> DataSet | None:
     """Return the data set; None if none is named and the model's own is missing: then only the gallery is measured."""
     from zoo.data import load_dataset
     from zoo.data.dataset import FOLDER

@@ -23,7 +23,6 @@ from zoo.cli.options import (
     Strict,
     Yes,
     confirm,
-    model_reference,
     strict_status,
 )
 from zoo.console import count, note, print_json, show, write_text
@@ -102,7 +101,7 @@ def duplicates(
     from serving.duplicates.move import check_target, move_copies
     from serving.duplicates.pictures import PictureTable
     from serving.duplicates.report import report_duplicates
-    from serving.gallery import Gallery
+    from serving.gallery import VectorGallery
     from serving.gallery.gallery import is_gallery
     from serving.gallery.indexing import links_note, source_root
     from serving.gallery.originals import indexed_folders
@@ -126,7 +125,7 @@ def duplicates(
         how = model, runtime, precision, batch_size, follow_links
         place = _gallery_of(images, gallery, is_folder, how)
         address, indexed = stack.enter_context(place)
-        opened = stack.enter_context(Gallery.open(address))
+        opened = stack.enter_context(VectorGallery.open(address))
         if move_to is not None and not is_folder:
             roots = indexed_folders(opened)
             _confirm_roots(images, roots, yes)
@@ -184,17 +183,21 @@ def _gallery_of(
 def _index(
     images: str, gallery: str, model: str | None, runtime: str, precision: str, batch_size: int, follow_links: bool
 ) -> IndexingReport:
+    from serving.galleries import index
     from serving.gallery.gallery import is_gallery, model_at
-    from serving.gallery.indexing import index_folder
-    from zoo.data import check_dataset_path
-    from zoo.data.dataset import FOLDER
-    from zoo.models.load import load
 
-    check_dataset_path(Path(images), FOLDER)
     name = model or (model_at(gallery)[1] if is_gallery(gallery) else "photos")
-    embedder = load(name, runtime, precision)
-    reference = model_reference(name)
-    return index_folder(embedder, reference, Path(images), gallery, batch_size, True, follow_links=follow_links)
+    with index(
+        name,
+        images,
+        gallery,
+        runtime=runtime,
+        precision=precision,
+        batch_size=batch_size,
+        follow_links=follow_links,
+        progress=True,
+    ) as filled:
+        return filled.report
 
 
 def _write_report(path: Path, report: DuplicateReport, table: PictureTable) -> None:

@@ -595,13 +595,20 @@ def data(
     out: Annotated[str, Option(metavar="DIR", help="folder to write, one subfolder per class")],
     split: Split = "test",
     data: Data = None,
+    merge_labels: Annotated[
+        bool,
+        Option("--merge-labels", help="make one class of labels that differ by spaces, letter case or Unicode form"),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """write a data set's images as a folder, one subfolder per class"""
     from zoo.data import load_dataset
     from zoo.data.dataset import export_folder
+    from zoo.data.labels import merge_spellings
 
     images = load_dataset(dataset, split, data)
+    if merge_labels:
+        images = merge_spellings(images)
     folder = export_folder(images, out)
     facts = {"folder": str(folder), "images": len(images), "classes": len(images.classes)}
     print_outcome(

@@ -14,8 +14,9 @@ from zoo.cli.options import Data, Json, Model, print_outcome
 from zoo.console import count, interval_text, note, print_json, printable
 
 if TYPE_CHECKING:
-    from exports.export import Exporter
     from exports.parity import Parity
+    from exports.variants import ExportedModel
+    from zoo.errors import ZooError
     from zoo.hub.model_page import OnnxGraph
 
 
@@ -56,66 +57,48 @@ def export(
     as_json: Json = False,
 ) -> int:
     """export a model to ONNX and prove it equal to the torch model"""
-    from zoo.models.names import find_model
-    from zoo.models.onnx_runtime import GRAPH_FILES, check_precision
+    from exports.variants import export as export_model
 
-    requested = list(dict.fromkeys(precision or ["fp32"]))
-    precisions = list(GRAPH_FILES) if requested == ["all"] else requested
-    for name in precisions:
-        check_precision(name)
-    source = find_model(model)
-    # Imported only now: it loads torch, and a mistyped name or precision is refused before that.
-    from exports.export import Exporter, output_folder
-
-    folder = output_folder(source, precisions, model)
-    own = (folder / "card.json").exists()
-    exporter = Exporter(
-        folder if own else source, calibration, Path(data) if data else None, force, not no_cost, into=folder
+    failed: dict[str, ZooError] = {}
+    exported = export_model(
+        model,
+        precision or ["fp32"],
+        calibration=calibration,
+        data=data,
+        resize=resize,
+        cost=not no_cost,
+        force=force,
+        failed=failed,
     )
-    return _export(exporter, folder, precisions, resize, as_json)
+    for error in failed.values():
+        print(f"zoo: error: {printable(str(error))}", file=sys.stderr)
+    for remark in exported.notes:
+        note(remark)
+    _print_exported(exported, failed, as_json)
+    return max((error.exit_code for error in failed.values()), default=0)
 
 
-def _export(exporter: Exporter, folder: Path, precisions: Sequence[str], resize: bool, as_json: bool) -> int:
-    """Export each precision, print how it compares with torch, and return the exit status."""
-    from zoo.errors import ZooError
+def _print_exported(exported: ExportedModel, failed: Mapping[str, ZooError], as_json: bool) -> None:
+    """Print how each graph compares with torch, what was removed, and which precision to prefer."""
     from zoo.hub.model_page import graphs_of
     from zoo.models.onnx_runtime import GRAPH_FILES, RESIZING_FILES
 
-    parities: dict[str, Parity] = {}
-    resized: dict[str, dict[str, Any]] = {}
-    failed: dict[str, str] = {}
-    status = 0
-    dropped: list[str] = []
-    for precision in precisions:
-        try:
-            parities[precision] = exporter.export(precision)
-            dropped += [] if resize else exporter.dropped
-            if resize:
-                resized[precision] = exporter.export_resizing(precision)
-        except ZooError as error:
-            failed[precision] = str(error)
-            status = max(status, error.exit_code)
-            print(f"zoo: error: {printable(str(error))}", file=sys.stderr)
-            continue
-        if not as_json:
-            print(
-                "\n".join(parity_lines(folder / GRAPH_FILES[precision], parities[precision], exporter.card.fingerprint))
-            )
-        if not as_json and resize:
-            print(_resizing_line(folder / RESIZING_FILES[precision], resized[precision]))
-    for remark in exporter.notes:
-        note(remark)
-    remarks = list(preference_lines(graphs_of(folder))) if parities else []
+    folder = exported.folder
+    remarks = list(preference_lines(graphs_of(folder))) if exported.parity else []
     if as_json:
-        parity = {precision: proof.to_json() for precision, proof in parities.items()}
-        written = {"folder": str(folder), "parity": parity, "resize": resized, "dropped": dropped, "failed": failed}
-        print_json({**written, "remarks": remarks})
-        return status
-    if dropped:
-        print(f"removed, because made of the graph before: {', '.join(dropped)}; to write it again: --resize")
+        parity = {precision: proof.to_json() for precision, proof in exported.parity.items()}
+        written = {"folder": str(folder), "parity": parity, "resize": dict(exported.resizing)}
+        reasons = {precision: str(error) for precision, error in failed.items()}
+        print_json({**written, "dropped": list(exported.dropped), "failed": reasons, "remarks": remarks})
+        return
+    for precision, proof in exported.parity.items():
+        print("\n".join(parity_lines(folder / GRAPH_FILES[precision], proof, exported.fingerprint)))
+        if row := exported.resizing.get(precision):
+            print(_resizing_line(folder / RESIZING_FILES[precision], row))
+    if exported.dropped:
+        print(f"removed, because made of the graph before: {', '.join(exported.dropped)}; to write it again: --resize")
     for remark in remarks:
         print(remark)
-    return status
 
 
 def preference_lines(graphs: Sequence[OnnxGraph]) -> Iterator[str]:

@@ -23,18 +23,16 @@ from zoo.cli.options import (
     Settings,
     Strict,
     TestShare,
-    model_name,
     strict_status,
 )
 from zoo.console import count, interval_text, note, print_json, print_table
-from zoo.errors import DatasetError, check_at_least, command
+from zoo.errors import command
 from zoo.render import Table
 
 if TYPE_CHECKING:
     from training.api import Outcome
     from training.distillation.distil import Distilled
     from training.distillation.fidelity import Score
-    from training.distillation.images import StudentImages
     from training.finetune import Finetuned
     from zoo.evaluation.selection import MetricChange, Selection
     from zoo.models.card import Card
@@ -50,8 +48,6 @@ def _print_next_step(name: str, folder: Path, images: str | None) -> None:
 
 
 # zoo finetune
-
-COMPARISON = ("metric", "before", "95 % over classes", "after", "95 %", "difference", "95 %, paired")
 
 
 @app.command(
@@ -101,31 +97,23 @@ def finetune(
     The scores are of classes that are held out; if the starting model has seen some of them, the command says so.
     --views is only for --tune head. The new model's name is NAME-finetuned, unless --as gives another.
     """
-    from training.finetune import FinetuneRequest
-    from training.finetune import finetune as run
-    from zoo.data.folder import check_share
-    from zoo.paths import expand
+    from training.named import finetune as finetune_model
 
-    name = model_name(new_name, base, "finetuned")
-    if not expand(source).exists():
-        raise DatasetError(f"there is no folder or file {source}; name your images.", code="not-found")
-    check_at_least("--seed", seed, 0)
-    check_at_least("--views", views, 0)
-    check_share(test_share)
-    request = FinetuneRequest(
-        base=base,
-        name=name,
+    started = time.monotonic()
+    fitted = finetune_model(
+        base,
+        source,
         method=method,
         tune=tune,
-        settings=settings or [],
+        settings=settings or (),
+        name=new_name,
+        replace=replace,
         test_share=test_share,
         seed=seed,
         views=views,
         device=device,
-        replace=replace,
+        progress=not quiet,
     )
-    started = time.monotonic()
-    fitted = run(source, request, not quiet)
     if as_json:
         seconds = {"training_seconds": fitted.outcome.seconds, "seconds": time.monotonic() - started}
         print_json({**fitted.to_json(), **seconds})
@@ -135,6 +123,8 @@ def finetune(
 
 
 def _print_finetuned(fitted: Finetuned, base: str, source: str) -> None:
+    from zoo.evaluation.selection import change_table
+
     for text in fitted.pictures.notes():
         note(text)
     split, selection, (before, after) = fitted.split, fitted.selection, fitted.dims
@@ -148,19 +138,7 @@ def _print_finetuned(fitted: Finetuned, base: str, source: str) -> None:
         f"{novelty(fitted.seen_classes, fitted.unread)}"
     )
     _print_origin(fitted.outcome, "before", fitted.base)
-    rows = [
-        [
-            row.metric,
-            f"{row.before:.4f}",
-            interval_text(row.before_interval),
-            f"{row.after:.4f}",
-            interval_text(row.after_interval),
-            f"{row.difference:+.4f}",
-            interval_text(row.difference_interval, "+"),
-        ]
-        for row in fitted.rows
-    ]
-    print_table(Table(COMPARISON, rows, numbers=("before", "after", "difference")))
+    print_table(change_table(fitted.rows))
     for line in _losses(fitted.rows):
         print(line)
     if selection.kept != "base" and any(row.difference < 0 for row in fitted.rows):
@@ -310,28 +288,26 @@ def distill(
 
     Images without labels are enough. The student's name is TEACHER-distilled, unless --as gives another.
     """
-    from training.distillation.images import check_source, read_dataset, read_student_images
-    from training.distillation.recipe import Student, plan_distillation
-    from zoo.data.dataset import FOLDER
-    from zoo.data.folder import check_share
+    from training.named import distill as distill_model
 
-    name = model_name(new_name, teacher, "distilled")
-    check_at_least("--seed", seed, 0)
-    if images is None and dataset == FOLDER:
-        images, dataset, data = data, None, None
-    check_source(images, dataset, data)
-    check_share(test_share)
-    weights = {"false": False, "true": True}.get(pretrained or "false", pretrained or False)
-    student = Student(name, backbone, loss, dim, size, weights, tuple(settings or ()), seed)
-    plan = plan_distillation(teacher, student, replace)
-    from training.distillation.distil import distil  # torch, after the arguments are checked
-
-    def pictures() -> StudentImages:
-        if dataset is not None:
-            return read_dataset(dataset, data, seed)
-        return read_student_images(str(images), test_share, seed, not quiet)
-
-    distilled = distil(plan, pictures, device, not quiet)
+    distilled = distill_model(
+        teacher,
+        images,
+        backbone=backbone,
+        loss=loss,
+        dim=dim,
+        size=size,
+        pretrained={"false": False, "true": True}.get(pretrained or "false", pretrained or False),
+        settings=settings or (),
+        dataset=dataset,
+        data=data,
+        name=new_name,
+        replace=replace,
+        test_share=test_share,
+        seed=seed,
+        device=device,
+        progress=not quiet,
+    )
     if as_json:
         print_json(distilled.to_json())
     else:

@@ -26,7 +26,6 @@ from zoo.cli.options import (
     confirm,
     item_filter,
     json_object,
-    note_filter,
     print_outcome,
 )
 from zoo.console import count, one_line, print_json, print_table, show
@@ -34,7 +33,7 @@ from zoo.errors import ImageError, ItemNotFoundError, UsageError, check_at_least
 from zoo.render import Table
 
 if TYPE_CHECKING:
-    from serving.gallery import Gallery
+    from serving.gallery import VectorGallery
     from serving.gallery.indexing import ImageFile, IndexingReport
     from serving.gallery.types import IndexStats
     from zoo.models.load import Embedder
@@ -74,7 +73,7 @@ def add(
     as_json: Json = False,
 ) -> int:
     """add single images to a gallery"""
-    from serving.gallery import Gallery
+    from serving.gallery import VectorGallery
     from serving.gallery.indexing import add_files
     from zoo.models.load import load
 
@@ -85,7 +84,7 @@ def add(
             "the other images.",
             code="conflicting-options",
         )
-    with Gallery.open(gallery) as opened:
+    with VectorGallery.open(gallery) as opened:
         embedder = load(model or opened.model_ref, runtime, precision)
         if key is not None:
             return _put(opened, embedder, files[0], key, as_json)
@@ -97,7 +96,7 @@ def add(
     return 1 if report.unreadable else 0
 
 
-def _copies_of_added(gallery: Gallery, before: int) -> list[dict[str, Any]]:
+def _copies_of_added(gallery: VectorGallery, before: int) -> list[dict[str, Any]]:
     """Return the items that were added after a change and look like copies: id, source, and ids of the others."""
     from serving.duplicates.lookup import CopyFinder, folder_store
     from serving.duplicates.pictures import PictureTable
@@ -115,7 +114,7 @@ def _copies_of_added(gallery: Gallery, before: int) -> list[dict[str, Any]]:
     ]
 
 
-def _put(gallery: Gallery, embedder: Embedder, file: ImageFile, key: str, as_json: bool) -> int:
+def _put(gallery: VectorGallery, embedder: Embedder, file: ImageFile, key: str, as_json: bool) -> int:
     from serving.gallery.indexing import put_file
 
     try:
@@ -196,12 +195,12 @@ def remove(
     as_json: Json = False,
 ) -> int:
     """remove items from a gallery"""
-    from serving.gallery import Gallery
+    from serving.gallery import VectorGallery
 
     if bool(ids) + bool(key) + (label is not None) != 1:
         message = "name the ids of items, their keys with --key, or a label with --label; one of the three."
         raise UsageError(message, code="conflicting-options")
-    with Gallery.open(gallery) as opened:
+    with VectorGallery.open(gallery) as opened:
         numbers, absent = _ids_of_keys(opened, key) if key else (ids or _ids_of_label(opened, str(label), yes), 0)
         removed, items = opened.remove(numbers), opened.store.count()
     unknown = len(set(numbers)) - removed + absent
@@ -210,7 +209,7 @@ def remove(
     return ItemNotFoundError.exit_code if unknown else 0
 
 
-def _ids_of_keys(gallery: Gallery, keys: list[str]) -> tuple[list[int], int]:
+def _ids_of_keys(gallery: VectorGallery, keys: list[str]) -> tuple[list[int], int]:
     """Return the ids of the items with these keys, and the number of keys that no item has."""
     ids, absent = [], 0
     for key in dict.fromkeys(keys):
@@ -221,7 +220,7 @@ def _ids_of_keys(gallery: Gallery, keys: list[str]) -> tuple[list[int], int]:
     return ids, absent
 
 
-def _ids_of_label(gallery: Gallery, label: str, yes: bool) -> list[int]:
+def _ids_of_label(gallery: VectorGallery, label: str, yes: bool) -> list[int]:
     """Return the ids of all items of a label, after the person at the terminal has confirmed their removal."""
     labels = gallery.store.labels()
     ids = [item for item, item_label in labels.items() if item_label == label]
@@ -257,12 +256,13 @@ def list_items(
     as_json: Json = False,
 ) -> None:
     """list the items of a gallery"""
-    from serving.gallery import Gallery
+    from serving.galleries import note_filter
+    from serving.gallery import VectorGallery
 
     check_at_least("--offset", offset, 0)
     check_at_least("--limit", limit, 0)
     selection = item_filter(label, where)
-    with Gallery.open(gallery) as opened:
+    with VectorGallery.open(gallery) as opened:
         items, total = opened.store.items(offset, limit or -1, selection), opened.store.count(selection)
         note_filter(opened, selection, total > 0)
     if as_json:
@@ -296,11 +296,11 @@ def _cell(value: Any) -> str:
 @app.command("stats", epilog="  zoo gallery stats gallery/")
 def stats(gallery: GalleryAddress, as_json: Json = False) -> None:
     """show the size of a gallery and its index"""
-    from serving.gallery import Gallery
+    from serving.gallery import VectorGallery
     from serving.gallery.calibration import calibration_json
     from serving.gallery.gallery import tuning_advice
 
-    with Gallery.open(gallery) as opened:
+    with VectorGallery.open(gallery) as opened:
         index = opened.index.stats()
         hint, card = tuning_advice(opened), opened.card
         other, calibration = opened.other_model(), calibration_json(opened)
@@ -348,9 +348,9 @@ def _print_index(index: IndexStats, gallery: str) -> None:
 )
 def compact(gallery: GalleryFolder, as_json: Json = False) -> None:
     """rewrite a gallery's index with all changes since"""
-    from serving.gallery import Gallery
+    from serving.gallery import VectorGallery
 
-    with Gallery.open(gallery) as opened:
+    with VectorGallery.open(gallery) as opened:
         facts = opened.index.compact()
     if facts:
         line = f"{count(facts.count, 'vector')} in a new {facts.setting.kind} index, in {facts.seconds:.1f} s"

@@ -20,7 +20,6 @@ from zoo.cli.options import (
     MovedModel,
     Precision,
     Runtime,
-    model_reference,
     print_outcome,
     repeated,
 )
@@ -64,10 +63,10 @@ def tune(
     as_json: Json = False,
 ) -> None:
     """choose a fast index of a given recall, measured on the gallery"""
-    from serving.gallery import Gallery
+    from serving.gallery import VectorGallery
     from serving.gallery.index import KINDS
 
-    with Gallery.open(gallery) as opened:
+    with VectorGallery.open(gallery) as opened:
         before = opened.index.stats()
         facts, rows = opened.index.tune(recall, k, kind or tuple(KINDS))
     if facts and k >= facts.count:
@@ -146,13 +145,13 @@ def calibrate(
 
     It is fitted to the labelled items.
     """
-    from serving.gallery import Gallery
+    from serving.gallery import VectorGallery
     from serving.gallery.calibration import NO_ERROR, calibrate_gallery, calibration_json
     from serving.gallery.types import Attribution
     from zoo.evaluation.calibration import Bin
 
     check_at_least("--queries", queries, 1)
-    with Gallery.open(gallery) as opened:
+    with VectorGallery.open(gallery) as opened:
         fitted = calibrate_gallery(opened, queries)
         facts = calibration_json(opened) or {}
     if as_json:
@@ -297,9 +296,9 @@ class _Embedding:
 
     def items(self) -> int:
         """Return the number of items of the gallery."""
-        from serving.gallery import Gallery
+        from serving.gallery import VectorGallery
 
-        with Gallery.open(self.gallery) as opened:
+        with VectorGallery.open(self.gallery) as opened:
             return opened.store.count()
 
     def upgrade(self, embedder: Embedder, reference: str) -> AbstractContextManager[Upgrade]:
@@ -349,6 +348,7 @@ def rebuild(
     The two models are compared, and swapped if wanted.
     """
     from zoo.models.load import load
+    from zoo.models.registry import model_reference
 
     if swap and swap_if_not_worse:
         raise UsageError("give --swap or --swap-if-not-worse, not both.", code="conflicting-options")
@@ -508,6 +508,7 @@ def rollback(
 ) -> int:
     """return a gallery to the model it had before a rebuild"""
     from serving.gallery.rebuild import discard_other, load_previous_model
+    from zoo.models.registry import model_reference
 
     embedding = _Embedding(gallery, images or (), missing, batch_size)
     if discard:

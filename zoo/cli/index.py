@@ -30,10 +30,7 @@ from zoo.cli.options import (
     Where,
     Yes,
     confirm,
-    item_filter,
     metadata_filter,
-    model_reference,
-    note_filter,
     strict_status,
 )
 from zoo.console import count, note, print_json, print_table, show
@@ -43,7 +40,7 @@ from zoo.render import Table
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from serving.gallery import Gallery
+    from serving.gallery import VectorGallery
     from serving.gallery.indexing import Fill, IndexingReport
     from serving.gallery.types import Hit
 
@@ -167,39 +164,33 @@ def index(
     as_json: Json = False,
 ) -> int:
     """index a folder or table of images into a gallery"""
-    from serving.gallery.indexing import index_folder
-    from zoo.data import check_dataset_path
-    from zoo.data.dataset import FOLDER
-    from zoo.models.load import load
+    from serving.galleries import index as fill_gallery
 
-    reference = model_reference(model)
     gallery = _gallery_address(out, backend)
     if images is None:
         extra = labels is not None or prune or update or follow_links or on == "ray"
-        return _index_vectors(reference, vectors, table, gallery, fingerprint, extra, strict, as_json)
+        return _index_vectors(model, vectors, table, gallery, fingerprint, extra, strict, as_json)
     if vectors is not None or table is not None or fingerprint is not None:
         message = "--vectors, --table and --fingerprint take the place of images; leave out DIR."
         raise UsageError(message, code="conflicting-options")
-    embed = _ray(reference, images, runtime, ray_address, ray_workers, on == "ray")
+    embed = _ray(model, images, runtime, ray_address, ray_workers, on == "ray")
     _check_pruning(prune, yes)
     started = time.monotonic()
-    check_dataset_path(images, FOLDER)  # before the model is loaded, which takes a second
-    if on == "ray":
-        runtime = "onnx"
-    embedder = load(model, runtime, precision, images=_image_count(images))
-    report = index_folder(
-        embedder,
-        reference,
+    with fill_gallery(
+        model,
         images,
         gallery,
-        batch_size,
-        True,
         labels=labels,
-        embed=embed,
+        runtime="onnx" if on == "ray" else runtime,
+        precision=precision,
+        batch_size=batch_size,
         update=update,
         prune=_pruning(prune, yes),
         follow_links=follow_links,
-    )
+        embed=embed,
+        progress=True,
+    ) as filled:
+        report = filled.report
     if as_json:
         print_json({**asdict(report), "seconds": time.monotonic() - started})
     else:
@@ -222,13 +213,14 @@ def _index_vectors(
     from serving.vectors import index_vectors
     from zoo.models.card import read_card
     from zoo.models.names import find_model
+    from zoo.models.registry import model_reference
 
     if vectors is None or table is None:
         raise UsageError("name the images to index, or --vectors and --table, both.", code="no-images")
     if extra:
         message = "--labels, --update, --prune, --follow-links and --on ray are for images, not for --vectors."
         raise UsageError(message, code="option-without-effect")
-    report = index_vectors(read_card(find_model(model)), model, vectors, table, gallery, fingerprint)
+    report = index_vectors(read_card(find_model(model)), model_reference(model), vectors, table, gallery, fingerprint)
     if as_json:
         print_json(asdict(report))
         return strict_status(strict, report.refused)
@@ -240,14 +232,6 @@ def _index_vectors(
         f"{len(report.refused):,} refused"
     )
     return strict_status(strict, report.refused)
-
-
-def _image_count(images: Path) -> int:
-    """Return about how many images there are in a folder or a table."""
-    from zoo.data.folder import list_images
-    from zoo.data.table import is_table
-
-    return len(images.read_bytes().splitlines()) if is_table(images) else len(list_images(images))
 
 
 def _gallery_address(out: str | None, backend: str | None) -> str:
@@ -269,7 +253,7 @@ def _gallery_address(out: str | None, backend: str | None) -> str:
 
 
 def _ray(
-    reference: str, images: Path, runtime: str, address: str | None, workers: int | None, on_cluster: bool
+    model: str, images: Path, runtime: str, address: str | None, workers: int | None, on_cluster: bool
 ) -> Fill | None:
     """Return the function that embeds the images on a Ray cluster; None for this process."""
     if not on_cluster:
@@ -280,8 +264,9 @@ def _ray(
         raise UsageError("workers of a cluster run ONNX models only; leave --runtime out.", code="invalid-value")
     from serving.gallery.backends.ray import on_ray
     from serving.gallery.indexing import source_root
+    from zoo.models.registry import model_reference
 
-    return on_ray(reference, source_root(images), address, workers)
+    return on_ray(model_reference(model), source_root(images), address, workers)
 
 
 def _check_pruning(prune: bool, yes: bool) -> None:
@@ -291,14 +276,14 @@ def _check_pruning(prune: bool, yes: bool) -> None:
         raise UsageError("--prune asks before it removes; add --yes where nobody can answer.", code="not-confirmed")
 
 
-def _pruning(prune: bool, yes: bool) -> Callable[[Gallery, list[int]], bool] | None:
+def _pruning(prune: bool, yes: bool) -> Callable[[VectorGallery, list[int]], bool] | None:
     """Return the function that decides whether items are removed; None keeps all."""
     if not prune:
         return None
     return _may_prune_unasked if yes else _may_prune
 
 
-def _may_prune_unasked(gallery: Gallery, ids: list[int]) -> bool:
+def _may_prune_unasked(gallery: VectorGallery, ids: list[int]) -> bool:
     if 2 * len(ids) > (items := gallery.store.count()):
         raise UsageError(
             f"{len(ids):,} of {items:,} items would be pruned, more than half; nothing was removed. Is a part of the "
@@ -309,7 +294,7 @@ def _may_prune_unasked(gallery: Gallery, ids: list[int]) -> bool:
     return True
 
 
-def _may_prune(gallery: Gallery, ids: list[int]) -> bool:
+def _may_prune(gallery: VectorGallery, ids: list[int]) -> bool:
     names = ", ".join(gallery.store.item(item).source for item in ids[:NAMED]) + (", ..." if len(ids) > NAMED else "")
     items = f"{count(len(ids), 'item')} whose image is not among those indexed now ({names})"
     return confirm(f"Remove {items}?")
@@ -375,11 +360,11 @@ def copy_lines(report: IndexingReport) -> Iterator[str]:
 
 
 def _advise_tuning(path: str, report: IndexingReport) -> None:
-    from serving.gallery import Gallery
+    from serving.gallery import VectorGallery
     from serving.gallery.gallery import TUNING_ITEMS, tuning_advice
 
     if report.items > TUNING_ITEMS:
-        with Gallery.open(path) as gallery:
+        with VectorGallery.open(path) as gallery:
             if hint := tuning_advice(gallery):
                 show(hint)
 
@@ -479,19 +464,12 @@ def _check_image(image: str | None) -> None:
 
 
 def _search_folder(query: _Query, gallery: str, model: str | None, runtime: str, precision: str) -> list[Hit]:
-    from serving.gallery.search import Models, Searcher, SearchOptions, SearchQuery
+    from serving.galleries import Gallery
 
-    selection = item_filter(query.labels, query.where)
-    searcher = Searcher.open(gallery, model, models=Models(runtime, precision))
-    try:
-        asked = SearchQuery(query.image, query.item, query.text, query.key)
-        result = searcher.find(asked, SearchOptions(query.k, selection=selection))
-        if result.truncated:
-            note("the text is longer than the model reads; its end was left out.")
-        note_filter(searcher.gallery, selection, bool(result.hits))
-        return result.hits
-    finally:
-        searcher.close()
+    where = metadata_filter(query.where)
+    item = query.item if query.key is None else query.key
+    with Gallery(gallery, model, runtime, precision) as opened:
+        return opened.search(query.image, item=item, text=query.text, k=query.k, label=query.labels, where=where)
 
 
 def _search_service(query: _Query, url: str, collection: str | None, key_file: Path | None) -> Sequence[Hit]:

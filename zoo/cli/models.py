@@ -51,9 +51,10 @@ NUMBERS = ("dim", "size", "paper's R@1", "R@1 (classes)")
     "list",
     epilog="""\
   zoo list
-  zoo list --dataset omniglot --recipes
+  zoo list '*dino*'                         models whose names match a pattern
   zoo list --status hub                     strong public backbones that load by name
-  zoo list --json                           everything, recipes too
+  zoo list --recipes --dataset omniglot     what zoo train can train
+  zoo list --json
 
 size: megabytes on disk, or millions of parameters (M) if the model is not here yet. paper's R@1: on the model's data
 set, or on the one that is named; zoo info NAME has all of them. R@1 (classes): the newest on the test split of the
@@ -61,36 +62,39 @@ model's data set, or of the folder or table that it learnt from, and the number 
 images, named below the table, compare.""",
 )
 def list_models(
-    method: Annotated[str | None, Option(metavar="M", help="only models of this method")] = None,
-    backbone: Annotated[str | None, Option(metavar="B", help="only models of this backbone")] = None,
-    dataset: Annotated[str | None, Option(metavar="D", help="only models of this data set")] = None,
-    status: Annotated[str | None, Option(metavar="S", help="only shipped, trained, package, hub or recipe")] = None,
-    recipes: Annotated[bool, Option("--recipes", help="also list the recipes not trained yet")] = False,
+    pattern: Annotated[str, Argument(metavar="PATTERN", help="names with wildcards, in quotes")] = "*",
+    method: Annotated[str | None, Option(metavar="M", help="only of this method")] = None,
+    backbone: Annotated[str | None, Option(metavar="B", help="only of this backbone")] = None,
+    dataset: Annotated[str | None, Option(metavar="D", help="only of this data set")] = None,
+    status: Annotated[str | None, Option(metavar="S", help="only models shipped, trained, package or hub")] = None,
+    recipes: Annotated[bool, Option("--recipes", help="list the recipes, which zoo train trains, instead")] = False,
     as_json: Json = False,
 ) -> None:
     """list the models: trained here, shipped, or on the Hub"""
-    from zoo.models.catalogue import damaged_folders
-    from zoo.models.catalogue import list_models as known_models
+    from zoo.errors import UsageError
+    from zoo.models.catalogue import damaged_folders, list_recipes
+    from zoo.models.catalogue import list_models as list_known
 
-    models = known_models(method, backbone, dataset, status)
+    if recipes and status is not None:
+        raise UsageError("a recipe has no status; leave out --status or --recipes.", code="conflicting-options")
+    facts = {"method": method, "backbone": backbone, "dataset": dataset}
+    models = list_recipes(pattern, **facts) if recipes else list_known(pattern, **facts, status=status)
     if as_json:
         print_json([_row(model) for model in models])
     else:
-        _print_models(models, recipes or status == "recipe")
+        _print_models(models, recipes)
     for reason in damaged_folders().values():
         note(f"not listed, because it is damaged: {reason}")
 
 
-def _print_models(models: Sequence[ModelInfo], with_recipes: bool) -> None:
-    shown = [model for model in models if with_recipes or model.status != "recipe"]
-    hidden = len(models) - len(shown)
-    if shown:
-        print_table(Table(COLUMNS, [_cells(model) for model in shown], numbers=NUMBERS))
-    _print_measured_on(shown)
-    if hidden:
-        print(f"{count(hidden, 'recipe')} not trained yet: zoo list --recipes")
+def _print_models(models: Sequence[ModelInfo], are_recipes: bool) -> None:
+    if models:
+        print_table(Table(COLUMNS, [_cells(model) for model in models], numbers=NUMBERS))
+    _print_measured_on(models)
     if not models:
-        note("no model matches; zoo list --recipes lists all models and recipes")
+        note("no recipe matches" if are_recipes else "no model matches; what can be trained: zoo list --recipes")
+    elif not are_recipes:
+        note("what can be trained: zoo list --recipes")
 
 
 def _row(model: ModelInfo) -> dict[str, Any]:
@@ -150,7 +154,7 @@ def _test_result(model: ModelInfo) -> Mapping[str, Any]:
         r
         for r in model.own_results
         if (r["dataset"], r["split"]) == (model.dataset, "test")
-        and not model.learnt(r)
+        and not (model.learnt(r) or r.get("learnt_classes"))
         and (learnt_from is None or not r.get("data") or r["data"]["name"] == learnt_from)
     ]
     return results[-1] if results else {"dataset": None, "metrics": {}}
@@ -706,6 +710,7 @@ def ensemble(
   zoo convert net.safetensors --architecture resnet50 --mean 0.5 --std 0.5 --size 160 --out weights/net
   zoo convert bn_inception-52deb4733.pth --architecture bn_inception --out weights/bn_inception
   zoo convert googlenet-1378be20.pth --architecture googlenet --out weights/googlenet
+  zoo convert dml.pth --architecture resnet50 --head last_linear --out weights/dml    with its embedding layer
 
 The folder is a model: zoo index, evaluate, embed, export and finetune --from take it, and so does zoo train with
 backbone.pretrained=DIR. A classifier is left out. zoo baseline does the same under a name.""",
@@ -720,6 +725,10 @@ def convert(
     std: Std = None,
     size: Annotated[int | None, Option(metavar="N", help="pixels of the input (default: timm's)")] = None,
     sha256: Sha256 = None,
+    head: Annotated[
+        str | None,
+        Option(metavar="LAYER", help="linear layer that makes the embedding (default: none, the pooled features)"),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """convert a file of weights to a model folder"""
@@ -730,7 +739,7 @@ def convert(
     statistics = _numbers("--mean", mean), _numbers("--std", std)
     from zoo.models.pretrained.convert import convert as convert_weights  # torch: only after the file was found
 
-    card, notes = convert_weights(file, architecture, out, sha256, *statistics, size)
+    card, notes = convert_weights(file, architecture, out, sha256, *statistics, size, head)
     _print_notes(*notes)
     print_outcome(
         as_json,

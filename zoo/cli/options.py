@@ -11,7 +11,6 @@ import shlex
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,7 +21,6 @@ from zoo.data import DATASETS
 from zoo.errors import UsageError
 
 if TYPE_CHECKING:
-    from serving.gallery import Gallery
     from serving.gallery.filters import Filter
     from zoo.data.dataset import Dataset as DataSet
     from zoo.errors import ImageError
@@ -186,24 +184,10 @@ def item_filter(labels: list[str] | None, where: str | None) -> Filter:
     return Filter(tuple(labels or ()), metadata_filter(where))
 
 
-def note_filter(gallery: Gallery, selection: Filter, has_items: bool) -> None:
-    """Print on stderr which labels no item has and, if nothing was found, which metadata key no item has."""
-    from serving.gallery.gallery import filter_notes
-
-    for text in filter_notes(gallery, selection, has_items):
-        note(f"{text[:1].lower()}{text[1:]}")
-
-
 def confirm(question: str) -> bool:
     """Ask on stderr and return whether the person at the terminal answers yes."""
     print(f"{printable(question)} [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-
-def model_reference(model: str) -> str:
-    """Return the text by which a gallery remembers its model: for a folder its absolute path, else the name."""
-    folder = Path(model).expanduser()
-    return str(folder.resolve()) if (folder / "card.json").is_file() else model
 
 
 def repeated(context: typer.Context, option: str, instead_of: str) -> str:
@@ -238,20 +222,6 @@ def strict_status(strict: bool, unreadable: object) -> int:
         unreadable: The images that could not be read, or their number.
     """
     return 1 if strict and unreadable else 0
-
-
-def model_name(name: str | None, source: str, ending: str) -> str:
-    """Return the name of a model made from another: `name`, else the source's last part with an ending.
-
-    Whether a model has it already is checked with the recipe.
-
-    Raises:
-        UsageError: As `check_new_name`.
-    """
-    from zoo.models.registry import check_new_name
-
-    own = f"{source.rstrip('/').rpartition('/')[2].lower()}-{ending}"
-    return check_new_name(own if name is None else name, replace=True)
 
 
 WHITENED = """\

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -31,14 +30,12 @@ from zoo.cli.options import (
     print_outcome,
     strict_status,
 )
-from zoo.console import count, note, note_left_out, print_json, print_table
+from zoo.console import count, note_left_out, print_json, print_table
 from zoo.errors import UsageError, check_at_least, command
 from zoo.render import Table
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from training.cached.feature_folder import Features, TrunkModel, Views
+    from training.cached.feature_folder import TrunkModel, Views
     from training.recipe import EnsembleRecipe, Recipe
 
 app = typer.Typer()
@@ -95,100 +92,36 @@ def train(
     quiet: Quiet = False,
 ) -> None:
     """train a model by its recipe into the local zoo"""
-    from training.cached.feature_folder import read_features
-    from training.logging import check_trackers
-    from zoo.data import load_dataset
-    from zoo.data.dataset import FOLDER
+    from training.named import resolve_run
+    from training.named import train as train_model
 
-    check_trackers(track or [])
-    cached = None if features is None else read_features(features)  # before torch is loaded
     changes = [*(settings or []), *([f"data.dataset={dataset}"] if dataset else [])]
-    if data is not None:
-        _check_data(name, changes, data)  # before torch is loaded
-    recipe = _resolve_recipe(name, changes, seed, new_name, as_published, show)
-    if cached is not None:
-        recipe = _recipe_on_cached_features(recipe, cached, model, changes, new_name)
-    elif model is not None:
-        raise UsageError("--model names the model of cached features; it needs --features DIR.", code="missing-value")
-    elif data is not None and recipe.data.dataset == FOLDER:
-        recipe = _fit_to_images(recipe, load_dataset(FOLDER, "train", data).labels, changes)
+    what: dict[str, Any] = {
+        "data": data,
+        "settings": changes,
+        "seed": seed,
+        "name": new_name,
+        "as_published": as_published,
+        "features": features,
+        "model": model,
+    }
     if show:
-        _show_recipe(recipe, name, changes, as_published, as_json)
+        _show_recipe(resolve_run(name, **what), name, changes, as_published, as_json)
         return
-    _check_names_free(recipe, replace)
-    from training.api import train as run
-
-    outcome = run(
-        recipe,
-        root=data,
+    outcome = train_model(
+        name,
+        **what,
+        replace=replace,
         device=device,
-        restart=restart,
-        progress=not quiet,
         compiled=compiled,
-        track=track or [],
-        origin=name,
+        track=track or (),
+        restart=restart,
         evaluate=not no_eval,
+        progress=not quiet,
     )
     if int(os.environ.get("RANK", "0")):
         return  # of several processes only the first one prints
     print_outcome(as_json, outcome.to_json(), *outcome.summary(data).splitlines())
-
-
-def _check_data(name: str, settings: list[str], data: str) -> None:
-    """Check the folder or table of images for a recipe's data set, or for the one that the settings name."""
-    from zoo.data import check_dataset, check_dataset_path
-    from zoo.models import recipes
-
-    pairs = [setting.partition("=") for setting in settings]
-    datasets = [value.strip() for key, _, value in pairs if key.strip() == "data.dataset"]
-    if name in recipes():
-        check_dataset([recipes()[name]["dataset"], *datasets][-1], "train", data)
-    else:
-        check_dataset_path(data, "folder")
-
-
-def _check_names_free(recipe: Recipe | EnsembleRecipe, replace: bool) -> None:
-    """Refuse to replace a finished model, and say if the new one will hide a shipped model.
-
-    Members of an ensemble that the local zoo has by the same recipe are used.
-    """
-    from training.recipe import EnsembleRecipe, same_recipe
-    from zoo import paths
-    from zoo.files import read_object
-    from zoo.models.registry import check_new_name
-
-    check_new_name(recipe.name, replace, resume=True)
-    for member in recipe.members if isinstance(recipe, EnsembleRecipe) else ():
-        recorded = read_object(paths.local_models() / member.name / "recipe.json").get("recipe")
-        check_new_name(member.name, replace or same_recipe(recorded, member), resume=True)
-    if (paths.SHIPPED / recipe.name).exists():
-        folder = paths.local_models() / recipe.name
-        note(
-            f"{recipe.name} is also shipped with the package; once trained, the name means your model in {folder}. "
-            "Give yours another name with --as, or delete it to get the shipped one back"
-        )
-
-
-# its recipe
-
-
-def _resolve_recipe(
-    name: str, settings: list[str], seed: int | None, new_name: str | None, as_published: bool, show: bool
-) -> Recipe | EnsembleRecipe:
-    """Return the recipe of a name with settings.
-
-    As published, report on stderr if that changes nothing, unless the differences will be shown.
-    """
-    from training.overrides import resolve, with_custom_name
-
-    if not as_published:
-        return with_custom_name(resolve(name, settings, seed, new_name), name)
-    from training.recipes.published_code import published_switch, resolve_as_published
-
-    switch = published_switch(name, settings)
-    if not switch.differences and not show:
-        note(switch.summary)
-    return with_custom_name(resolve_as_published(name, settings, seed, new_name), name)
 
 
 def _show_recipe(
@@ -217,36 +150,6 @@ def _show_recipe(
 
 def _setting_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _recipe_on_cached_features(
-    recipe: Recipe | EnsembleRecipe,
-    features: Features,
-    model: str | None,
-    settings: list[str],
-    new_name: str | None,
-) -> Recipe | EnsembleRecipe:
-    """Return the recipe for cached features of a model's trunk, fitted to their classes."""
-    from training.cached.feature_folder import recipe_on_features
-    from zoo.models.card import read_card
-    from zoo.models.names import find_model
-
-    name = model or features.about.model
-    made = recipe_on_features(recipe, features, read_card(find_model(name)), name, settings, new_name)
-    return _fit_to_images(made, features.labels, settings)
-
-
-def _fit_to_images(
-    recipe: Recipe | EnsembleRecipe, labels: np.ndarray, settings: Iterable[str]
-) -> Recipe | EnsembleRecipe:
-    """Return the recipe with batches and validation that the classes allow, and print on stderr what was changed."""
-    from training.overrides import fit_to_classes
-
-    fitted, changed = fit_to_classes(recipe, labels, settings)
-    if changed:
-        classes = count(len(set(labels.tolist())), "training class", "training classes")
-        note(f"the recipe is for more than {classes}; changed: {', '.join(changed)} (other values: --set)")
-    return fitted
 
 
 # zoo features

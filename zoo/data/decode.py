@@ -24,7 +24,7 @@ from zoo.console import Progress
 from zoo.data.dataset import Dataset, without
 from zoo.data.images import ImageLike, in_mode, open_image
 from zoo.data.preprocessing import Preprocessing, to_pixels
-from zoo.errors import DatasetError, ImageError, none_readable_message
+from zoo.errors import DatasetError, ImageError, UnreadableImagesError, none_readable_message
 from zoo.files import atomic_folder, write_json
 from zoo.paths import core_count
 
@@ -202,7 +202,7 @@ def decode(dataset: Dataset, rows: np.ndarray, squares: Squares, title: str, pro
         progress: Whether to show the bar.
 
     Raises:
-        DatasetError: If an image cannot be decoded and `squares.skip` is false; for the first one.
+        UnreadableImagesError: If images cannot be decoded and `squares.skip` is false.
     """
     if not all(isinstance(dataset.images[row], Path) for row in rows[:1]):
         pixels = np.empty((len(rows), *squares.preprocessing.shape), np.uint8)
@@ -212,22 +212,9 @@ def decode(dataset: Dataset, rows: np.ndarray, squares: Squares, title: str, pro
         _write_cache(folder, dataset, rows, squares, title, progress)
     decoded = _read_cache(folder)
     if decoded.skipped and not squares.skip:
-        raise unreadable_error(decoded.skipped[0], dataset.name, "an earlier run could not decode it.")
+        reasons = dict.fromkeys(decoded.skipped, "an earlier run could not decode it")
+        raise UnreadableImagesError(reasons, dataset.name, SKIP_HINT)
     return decoded
-
-
-def unreadable_error(source: str, name: str, reason: object, hint: str = SKIP_HINT) -> DatasetError:
-    """Return the error for an unreadable image of a data set.
-
-    Args:
-        source: The file or place of the image.
-        name: The name of the data set.
-        reason: A sentence, or the error of reading.
-        hint: The end of the sentence "Repair or remove it".
-    """
-    return DatasetError(
-        f"{source} of {name} cannot be read: {reason} Repair or remove it{hint}.", code="unreadable-image"
-    )
 
 
 def _decode_into(
@@ -235,21 +222,20 @@ def _decode_into(
 ) -> Decoded:
     aspects: list[float] = []
     decoded_rows: list[int] = []
-    skipped: list[str] = []
+    unreadable: dict[str, ImageError] = {}
     decoded = decode_in_threads(squares.decode, (dataset.images[row] for row in rows))
     bar = _progress_bar(decoded, title, len(rows), progress)
     for row, square in zip(rows, bar, strict=True):
         if isinstance(square, ImageError):
-            if not squares.skip:
-                raise unreadable_error(dataset.sources[row], dataset.name, square)
-            skipped.append(dataset.sources[row])
+            unreadable[dataset.sources[row]] = square
             continue
         pixels[len(decoded_rows)], aspect = square
         aspects.append(aspect)
         decoded_rows.append(row)
-    return Decoded(
-        pixels[: len(decoded_rows)], np.array(aspects, np.float32), np.array(decoded_rows, np.int64), skipped
-    )
+    if unreadable and not squares.skip:
+        raise UnreadableImagesError(unreadable, dataset.name, SKIP_HINT)
+    kept = pixels[: len(decoded_rows)]
+    return Decoded(kept, np.array(aspects, np.float32), np.array(decoded_rows, np.int64), list(unreadable))
 
 
 def _cache_name(dataset: Dataset, rows: np.ndarray, squares: Squares) -> str:

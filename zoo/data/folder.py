@@ -16,7 +16,8 @@ from zoo.data import table
 from zoo.data.dataset import FOLDER, SPLITS, WHOLE, Dataset, subset
 from zoo.data.decode import unreadable_images
 from zoo.data.images import SUFFIXES
-from zoo.errors import DatasetError, UsageError, none_readable_message
+from zoo.data.labels import note_spellings
+from zoo.errors import DatasetError, UsageError, command, none_readable_message
 from zoo.paths import expand
 
 
@@ -37,8 +38,13 @@ def load(split: str, data: str | Path | None = None) -> Dataset:
             "Python data='DIR'.",
             code="missing-value",
         )
-    if table.is_table(data):
-        return table.load(split, data)
+    dataset = table.load(split, data) if table.is_table(data) else _load_folder(split, data)
+    merge = command("data", FOLDER, "--data", data, "--split", dataset.split, "--out", "merged", "--merge-labels")
+    note_spellings(dataset, merge)
+    return dataset
+
+
+def _load_folder(split: str, data: str | Path) -> Dataset:
     root = expand(data)
     if has_splits(root):
         if split == WHOLE:

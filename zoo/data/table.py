@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -225,7 +226,8 @@ def _check_image_rows(path: Path, rows: list[tuple[int, dict[str, str]]], labell
             raise UsageError(f"{at}: an image and a label are needed, both.", code="invalid-table")
         if not row[IMAGE]:
             raise UsageError(f"{at}: an image is needed.", code="invalid-table")
-        if row[IMAGE] in seen:
+        place = os.path.abspath(image_path(path, row[IMAGE]))  # noqa: PTH100  # Path.absolute keeps ".."
+        if place in seen:
             raise UsageError(f"{at}: {row[IMAGE]} is listed twice.", code="invalid-table")
         if row.get(SPLIT, SPLITS[0]) not in SPLITS:
             raise UsageError(
@@ -233,7 +235,7 @@ def _check_image_rows(path: Path, rows: list[tuple[int, dict[str, str]]], labell
             )
         if row.get(QUERY, "0").lower() not in BOOLEANS:
             raise UsageError(f"{at}: query is {row[QUERY]!r}; expected {', '.join(BOOLEANS)}.", code="invalid-table")
-        seen.add(row[IMAGE])
+        seen.add(place)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -23,11 +23,12 @@ from zoo.evaluation.knn import as_rows, check_matrix
 from zoo.evaluation.memory import Budget, parse_size, release_pages, require_memory
 from zoo.evaluation.rerank.order import NONE, check_method
 from zoo.evaluation.retrieval import CLASS_MEANS, DEFAULT_K, check_depths, default_depths, per_query, ranking_per_query
-from zoo.evaluation.split import dataset_to_measure, find_split, read_whitened_classes
+from zoo.evaluation.split import dataset_to_measure, find_split, learnt_classes, read_whitened_classes
 from zoo.evaluation.statistics import class_scores, intervals_over_classes
 from zoo.evaluation.structure import structure_metrics
 from zoo.evaluation.verification import verification_metrics
 from zoo.models.load import Embedder, load
+from zoo.models.registry import ModelLike
 from zoo.models.results import Evaluation
 from zoo.paths import library_versions
 
@@ -51,7 +52,7 @@ QUERY_GALLERY = "queries to gallery, cosine, exact"
 
 
 def evaluate(
-    model: Embedder | str | os.PathLike[str] | np.ndarray,
+    model: ModelLike | np.ndarray,
     dataset: str | Dataset | None = None,
     split: str = "test",
     data: str | Path | None = None,
@@ -71,7 +72,7 @@ def evaluate(
     image searches.
 
     Args:
-        model: A loaded model, a name or path (loaded with torch), or embeddings [n, dim].
+        model: A loaded model; a name, a path or the result of a training, which are loaded; or embeddings [n, dim].
         dataset: The name of a data set, or a loaded one; by default the one that the model was trained for,
             or the folder `data` if this package lacks that one.
         split: "train" or "test". For a folder without these parts they are the classes that the model's recipe.json
@@ -105,8 +106,8 @@ def evaluate(
     check_reranking(rerank, groups, limit)
     if dataset is not None and not isinstance(dataset, Dataset):
         check_dataset(dataset, split, data)  # before a model is loaded or a network runs in vain
-    if isinstance(model, str | os.PathLike):
-        model = load(model)
+    if isinstance(model, str | os.PathLike) or isinstance(getattr(model, "folder", None), Path):
+        model = model if isinstance(model, Embedder) else load(cast("ModelLike", model))
     if isinstance(model, Embedder):
         if limit is not None:
             raise UsageError(
@@ -129,7 +130,13 @@ def evaluate(
         )
         whitening = read_whitened_classes(model.folder)
         fitted = len(whitening.among_classes(measured).by_images) if whitening.digests else None
-        return replace(evaluation, unreadable=len(loaded) - len(measured), whitened_classes=fitted)
+        learnt = learnt_classes(model.folder).among_classes(measured).learnt if _is_own_test(measured) else ()
+        return replace(
+            evaluation,
+            unreadable=len(loaded) - len(measured),
+            whitened_classes=fitted,
+            learnt_classes=len(learnt) or None,
+        )
     if (labels is None) == (dataset is None):
         raise UsageError(
             "embeddings are measured against labels or a data set: give one of the two.", code="conflicting-options"
@@ -247,6 +254,11 @@ def search_arguments(
 def protocol_name(dataset: Dataset | None) -> str:
     """Return the name of the search protocol that `search_arguments` gives for the data set."""
     return QUERY_GALLERY if dataset is not None and "query" in dataset.factors else PROTOCOL
+
+
+def _is_own_test(dataset: Dataset) -> bool:
+    """Return whether images are a user's own to measure on, which may hold classes that the model has learnt."""
+    return dataset.name == FOLDER and dataset.split != "train"
 
 
 def _load_dataset(

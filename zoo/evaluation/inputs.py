@@ -154,7 +154,10 @@ def class_codes(labels: Any, n: int, query_labels: Any = None, q: int = 0) -> tu
             f"labels are {gallery.dtype} and query_labels {queries.dtype}; both must be integers or both strings.",
             code="invalid-labels",
         )
-    codes = np.unique(np.concatenate([gallery, queries]), return_inverse=True)[1]
+    both = [gallery, queries]
+    if np.result_type(*both).kind == "f":  # int64 and uint64: as floats, large labels would be equal
+        both = [labels.astype(str) for labels in both]
+    codes = np.unique(np.concatenate(both), return_inverse=True)[1]
     return codes[:n], codes[n:]
 
 

@@ -7,19 +7,21 @@ classes take no part in it.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from zoo.console import count
+from zoo.console import count, interval_text
 from zoo.data.dataset import Dataset
 from zoo.evaluation.evaluate import METRICS, search_arguments
 from zoo.evaluation.retrieval import per_query
 from zoo.evaluation.split import RECIPE_FILE
 from zoo.evaluation.statistics import SHARE, SIGNED, intervals_over_classes
 from zoo.files import read_object
+from zoo.render import Table
 
 CHOSEN_BY = "map_at_r"
 """The metric that chooses: it uses all relatives of a query and so varies less than R@1."""
@@ -45,6 +47,29 @@ class MetricChange:
     after_interval: tuple[float, float]
     difference: float
     difference_interval: tuple[float, float]
+
+
+def change_table(rows: Sequence[MetricChange]) -> Table:
+    """Return the table of metrics before and after, with their intervals."""
+    columns = ("metric", "before", "95 % over classes", "after", "95 %", "difference", "95 %, paired")
+    cells = [
+        [
+            row.metric,
+            f"{row.before:.4f}",
+            interval_text(row.before_interval),
+            f"{row.after:.4f}",
+            interval_text(row.after_interval),
+            f"{row.difference:+.4f}",
+            interval_text(row.difference_interval, "+"),
+        ]
+        for row in rows
+    ]
+    return Table(columns, cells, numbers=("before", "after", "difference"))
+
+
+def changes(rows: Sequence[MetricChange]) -> str:
+    """Return metrics before and after as one line."""
+    return ", ".join(f"{row.metric} {row.before:.4f} to {row.after:.4f}" for row in rows)
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ from zoo.errors import (
     UsageError,
     nearest,
     none_readable_message,
+    unknown,
 )
 from zoo.files import atomic_folder, read_json, read_object, sha256_of, write_json
 from zoo.hub.download import remove_altered_files
@@ -57,10 +58,11 @@ from zoo.models.network import (
     cpu_state,
     create_trunk,
     feature_count,
+    linear_layers,
     load_network,
     save_network,
 )
-from zoo.models.pretrained.state import read_state
+from zoo.models.pretrained.state import HEADS, read_state
 from zoo.models.pretrained.weights import Source, Weights, fetch_file
 from zoo.models.registry import check_new_name
 from zoo.models.torch_runtime import choose_device, open_model, run_trunk
@@ -73,6 +75,10 @@ Judge = Callable[[np.ndarray, Card], Mapping[str, Any] | None]
 
 GOLDEN_STEP = 3
 """Every third pixel of golden images is kept in a folder whose weights are stored in half the space."""
+
+
+PUBLIC_CLASSES = (1000, 1001, 11221, 21841, 21843)
+"""Classes of ImageNet and its larger editions, as public classifiers have them."""
 
 
 @dataclass
@@ -164,27 +170,30 @@ def model_name_of(text: str) -> str:
     return re.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("-._") or "model"
 
 
-def save_plain(source: Source, out: Path, name: str, about: str = "") -> tuple[Card, list[str]]:
-    """Write weights as a model folder; the embedding is the pooled features, normalised to unit length.
+def save_plain(
+    source: Source, out: Path, name: str, about: str = "", head: str | None = None
+) -> tuple[Card, list[str]]:
+    """Write weights as a model folder; the embedding is the pooled features, or a linear layer of them, at unit length.
 
     Args:
         source: The weights, with all that a model folder needs to know of them.
         out: The folder to write.
         name: The model's name.
         about: Description of the weights; by default their architecture and place.
+        head: The linear layer of the file that makes the embedding; None for the pooled features.
 
     Returns:
         The card, and remarks on how the weights were fitted to the architecture.
 
     Raises:
         RecipeError: If the weights do not fit, or timm does not know the architecture.
-        UsageError: If the file cannot be read.
+        UsageError: If the file cannot be read, or has no such layer.
     """
-    plain = _open_source(source, name, about)
+    plain = _open_source(source, name, about, head)
     return _write_folder(out, plain.network, plain.card, plain.golden, plain.record), plain.notes
 
 
-def _open_source(source: Source, name: str, about: str = "") -> _PlainModel:
+def _open_source(source: Source, name: str, about: str = "", head: str | None = None) -> _PlainModel:
     """Return the network of weights. Arguments and errors are those of `save_plain`."""
     model = source.model
     assert model is not None
@@ -193,6 +202,7 @@ def _open_source(source: Source, name: str, about: str = "") -> _PlainModel:
     trunk = build_trunk(model.architecture, model.preprocessing.channels, dict(model.args), weights)
     place = source.origin.get("package") or source.origin.get("folder") or source.path.name
     about = about or f"{model.architecture} with the weights of {place}"
+    heads, embedding = _embedding_layer(weights, trunk, head)
     card = Card(
         name=name,
         method=PRETRAINED,
@@ -200,16 +210,43 @@ def _open_source(source: Source, name: str, about: str = "") -> _PlainModel:
         dataset=model.tag or "unknown",
         architecture=model.architecture,
         architecture_args=dict(model.args),
-        dim=feature_count(trunk),
+        dim=heads[0].dim if heads else feature_count(trunk),
         preprocessing=model.preprocessing,
+        heads=heads,
         licence=model.licence,
         sources=source.links,
-        description=" ".join([f"{about}: pooled features, not trained further.", model.remark]).strip(),
+        description=" ".join(
+            [f"{about}: {f'its layer {head}' if head else 'pooled features'}, not trained further.", model.remark]
+        ).strip(),
     )
     versions = {"timm": version("timm"), "torch": torch.__version__, "dml-zoo": version("dml-zoo")}
     record = {"baseline": {**source.origin, "weights": digest}, "versions": versions}
     notes = [] if "package" in source.origin else weights.notes  # how a known package fits is tested
-    return _PlainModel(Network(trunk, nn.ModuleDict()).eval(), card, record, draw_images(), notes)
+    return _PlainModel(Network(trunk, embedding).eval(), card, record, draw_images(), notes)
+
+
+def _embedding_layer(weights: Weights, trunk: nn.Module, name: str | None) -> tuple[tuple[Head, ...], nn.ModuleDict]:
+    """Return the head of a file's linear layer, or none and, in the notes, the layers that could be one.
+
+    A layer of as many numbers as a public classifier has classes is one.
+
+    Raises:
+        UsageError: `unknown-name` if the file has no such layer.
+    """
+    layers = linear_layers(weights, feature_count(trunk))
+    if name is None:
+        for layer, (weight, _) in layers.items():
+            if layer.rpartition(".")[2] in HEADS and len(weight) not in PUBLIC_CLASSES:
+                weights.notes.append(
+                    f"left out: {layer}, which makes {len(weight)} numbers of the {weight.shape[1]} features. If it is "
+                    f"the embedding layer, keep it: zoo convert ... --head {layer}"
+                )
+        return (), nn.ModuleDict()
+    if name not in layers:
+        raise unknown("layer that takes the trunk's features", name, layers)
+    weight, bias = layers[name]
+    head = Head("embedding", len(weight))
+    return (head,), nn.ModuleDict({head.name: _linear(weight, bias)})
 
 
 def _open_folder(folder: Path) -> _PlainModel:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,23 +33,25 @@ from zoo.models.published import published_tables
 from zoo.models.registry import cached_folder, exists, folder_name, looks_like_path, model_folders, model_text
 from zoo.models.results import read_results
 
+RECIPE = "recipe"
+"""Status of a recipe, which can be trained."""
+
 STATUSES = {
     "shipped": "shipped",
     "trained": "trained here",
     "package": "from a package",
     "hub": "on the Hub",
-    "recipe": "recipe only",
 }
-"""Status -> text for people. package: an installed Python package holds the weights. hub: in the Hub's cache, or a
-public backbone that timm hosts there."""
+"""Status of a model -> text for people. package: an installed Python package holds the weights. hub: in the Hub's
+cache, or a public backbone that timm hosts there."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ModelInfo:
-    """Facts about one model, a row of `zoo list`.
+    """Facts about one model or recipe, a row of `zoo list`.
 
     Attributes:
-        status: A key of `STATUSES`.
+        status: A key of `STATUSES`, or `RECIPE`.
         folder: The model folder; None, as `card`, if this machine has no file of the model.
         results: Own measurements, as in results.json.
         published: Scores that papers print for this model: source, dataset, metric, value (a fraction), dim; `of` names
@@ -79,13 +82,16 @@ class ModelInfo:
     training_data: Mapping[str, Any] = field(default_factory=dict)
     kept: str | None = None
 
+    def __repr__(self) -> str:
+        return f"ModelInfo({self.name!r}: {self.status}, {self.dim} numbers, {self.method} on {self.dataset})"
+
     @property
     def status_text(self) -> str:
         """Return the status for people; a model that has a recipe's name and was not made by it is marked."""
         other = self.name in recipes() and self.origin.exact_recipe != self.name
         marks = (", exported here" if self.copied else "") + (", not by the recipe" if other else "")
         untrained = self.status == "trained" and self.method in (PRETRAINED, UNTRAINED)
-        return ("made here" if untrained else STATUSES[self.status]) + marks
+        return ("made here" if untrained else STATUSES.get(self.status, "recipe only")) + marks
 
     @property
     def own_results(self) -> list[dict[str, Any]]:
@@ -128,34 +134,78 @@ class ModelInfo:
 
 
 def list_models(
-    method: str | None = None, backbone: str | None = None, dataset: str | None = None, status: str | None = None
+    pattern: str | Sequence[str] = "*",
+    *,
+    method: str | None = None,
+    backbone: str | None = None,
+    dataset: str | None = None,
+    status: str | None = None,
 ) -> list[ModelInfo]:
-    """Return every known model, sorted by name; their statuses are those of `STATUSES`.
+    """Return the models that `zoo.load` loads, sorted by name.
 
-    The filters are exact.
+    >>> zoo.list_models("*dino*")
+    >>> zoo.list_models(status="shipped", dataset="cub2010")
 
     Args:
+        pattern: A pattern of names with wildcards, or several of which one must match.
         method: The method of the models to keep; None keeps all.
         backbone: Their backbone, in the same way.
         dataset: Their data set.
-        status: Their status, a member of `STATUSES`.
+        status: Their status, a key of `STATUSES`: shipped, trained, package or hub.
 
     Raises:
-        UsageError: `unknown-name` for a value that no model has; the message has the
-            nearest values.
+        UsageError: `unknown-name` for a value that no model and no recipe has; the message has the nearest values.
     """
-    models = _known_models()
     filters = {"method": method, "backbone": backbone, "dataset": dataset, "status": status}
+    return _chosen(_known_models(), "model", pattern, filters)
+
+
+def list_recipes(
+    pattern: str | Sequence[str] = "*",
+    *,
+    method: str | None = None,
+    backbone: str | None = None,
+    dataset: str | None = None,
+) -> list[ModelInfo]:
+    """Return the recipes that `zoo.train` trains, sorted by name, each with the scores that papers print for it.
+
+    >>> zoo.list_recipes("margin-*", dataset="cub")
+
+    Args:
+        pattern: As in `list_models`.
+        method: The method of the recipes to keep; None keeps all.
+        backbone: Their backbone, in the same way.
+        dataset: Their data set.
+
+    Raises:
+        UsageError: `unknown-name` for a value that no recipe has; the message has the nearest values.
+    """
+    known = [_recipe_info(name, row) for name, row in recipes().items()]
+    return _chosen(known, RECIPE, pattern, {"method": method, "backbone": backbone, "dataset": dataset})
+
+
+def _chosen(
+    known: Sequence[ModelInfo], kind: str, pattern: str | Sequence[str], filters: Mapping[str, str | None]
+) -> list[ModelInfo]:
+    """Return the models or recipes whose names match the pattern, and whose facts are those of the filters."""
+    patterns = [pattern] if isinstance(pattern, str) else list(pattern)
+    for text in patterns:
+        check_text("pattern", text)
     for fact, value in filters.items():
         if value is None:
             continue
         check_text(fact, value)
-        values = sorted({getattr(model, fact) for model in models} | (set(STATUSES) if fact == "status" else set()))
-        if value not in values:
+        values = sorted({getattr(model, fact) for model in known} | (set(STATUSES) if fact == "status" else set()))
+        if value not in values and value not in {row.get(fact) for row in recipes().values()}:
             hint = name_hint(value, values) or f" The nearest is {get_close_matches(value, values, 1, 0)[0]!r}."
-            message = f"no model has the {fact} {value!r}.{hint} All models: zoo list --recipes"
+            message = f"no {kind} has the {fact} {value!r}.{hint} All models: zoo list; all recipes: zoo list --recipes"
             raise UsageError(message, code="unknown-name")
-    return [m for m in models if all(v is None or getattr(m, k) == v for k, v in filters.items())]
+    return [
+        model
+        for model in known
+        if any(fnmatchcase(model.name, text) for text in patterns)
+        and all(value is None or getattr(model, fact) == value for fact, value in filters.items())
+    ]
 
 
 def info(name: str) -> ModelInfo:
@@ -177,7 +227,7 @@ def info(name: str) -> ModelInfo:
         if baseline.repository == repository:
             return _baseline_info(baseline)
     fetch = "" if looks_like_path(name) else f" If the Hub has it, zoo.load({name!r}) fetches it."
-    raise ModelNotFoundError(f"there is no model {name!r}.{similar_names(name)}{fetch} All names: zoo list --recipes")
+    raise ModelNotFoundError(f"there is no model {name!r}.{similar_names(name)}{fetch} All models: zoo list")
 
 
 def damaged_folders() -> dict[Path, str]:
@@ -192,9 +242,8 @@ def damaged_folders() -> dict[Path, str]:
 
 
 def _known_models() -> list[ModelInfo]:
-    """Return every known model, sorted by name; a folder on this machine replaces a recipe, baseline or package."""
-    models = {name: _recipe_info(name, row) for name, row in recipes().items()}
-    models |= {name: _baseline_info(baseline) for name, baseline in baselines().items()}
+    """Return every model that can be loaded, by name; a folder on this machine replaces a baseline or package."""
+    models = {name: _baseline_info(baseline) for name, baseline in baselines().items()}
     models |= {package.name: _package_info(package) for package in PACKAGES if package.path}
     for folder in model_folders():
         try:
@@ -277,7 +326,7 @@ def _recipe_info(name: str, row: Mapping[str, Any]) -> ModelInfo:
     dim, method, backbone, dataset = (facts.pop(key) for key in ("dim", "method", "backbone", "dataset"))
     return ModelInfo(
         name,
-        "recipe",
+        RECIPE,
         dim,
         method,
         backbone,

@@ -31,16 +31,18 @@ from zoo.models.card import Card, read_card
 from zoo.models.folder import check_config, check_files
 from zoo.models.names import find_model
 from zoo.models.onnx_runtime import GRAPH_FILES, graph_file, has_nvidia_driver, open_graph
+from zoo.models.registry import ModelLike
 from zoo.paths import is_folder
 
 if TYPE_CHECKING:
+    from zoo.models.network import Network
     from zoo.models.text_tower import TextTower
 
 AUTO = "auto"
 RUNTIMES = (AUTO, "torch", "onnx")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Embedder:
     """Loaded model. `run` maps pixels uint8 [n, crop, crop, channels] to unit rows float32 [n, dim]."""
 
@@ -50,6 +52,10 @@ class Embedder:
     precision: str
     device: str
     run: Callable[[np.ndarray], np.ndarray]
+
+    def __repr__(self) -> str:
+        how = f"{self.runtime} in {self.precision} on {self.device}"
+        return f"Embedder({self.card.name!r}: {self.dim} numbers, {how})"
 
     @property
     def dim(self) -> int:
@@ -110,6 +116,28 @@ class Embedder:
                 code="invalid-value",
             )
         return rows
+
+    @cached_property
+    def module(self) -> Network:
+        """Return the trunk and the heads as one `torch.nn.Module`, which can be trained.
+
+        It maps normalised images, float32 [n, channels, crop, crop], to unit rows [n, dim], and is in evaluation mode
+        until `train()` is called. With the runtime "torch" it is the network that `embed` runs, on `device`; with
+        "onnx" it is read from the model's folder, and `embed` does not see what it learns.
+
+        Raises:
+            MissingDependencyError: If torch is not installed.
+            ModelFolderError: `not-available` for an ONNX graph without a network for torch.
+        """
+        try:
+            from zoo.models.network import load_network
+            from zoo.models.torch_runtime import TorchForward
+        except ModuleNotFoundError as error:
+            raise _missing_torch(error, self.folder, self.precision) from None
+        if isinstance(self.run, TorchForward):
+            return self.run.network
+        check_files(self.folder, self.card)
+        return load_network(self.card, self.folder)
 
     @cached_property
     def text_tower(self) -> TextTower:
@@ -181,8 +209,8 @@ def _with_progress(source: Iterable[np.ndarray], total: int | None) -> Iterable[
 
 
 def load(
-    name_or_path: str | os.PathLike[str],
-    runtime: str = "torch",
+    name_or_path: ModelLike,
+    runtime: str = AUTO,
     precision: str = "fp32",
     device: str | None = None,
     revision: str | None = None,
@@ -194,9 +222,9 @@ def load(
     loaded.
 
     Args:
-        name_or_path: As in `find_model`.
-        runtime: "torch"; "onnx", which needs no torch; or "auto": torch on a GPU, elsewhere ONNX Runtime if the folder
-            or the cache has a graph or one is worth making, else torch.
+        name_or_path: As in `find_model`; or what `zoo.train`, `zoo.finetune` and `zoo.distill` return.
+        runtime: "auto": torch on a GPU, elsewhere ONNX Runtime if the folder or the cache has a graph or one is worth
+            making, else torch; or "torch", or "onnx", which needs no torch.
         precision: torch: fp32, bf16 or fp16; onnx: fp32, fp16 or int8, as exported.
         device: torch: cpu, cuda or cuda:N, by default the best that torch sees; onnx: cpu (default), cuda, cuda:N or
             tensorrt.
@@ -257,11 +285,16 @@ def _open_torch(folder: Path, card: Card, precision: str, device: str | None):  
     try:
         from zoo.models.torch_runtime import open_model
     except ModuleNotFoundError as error:
-        if error.name not in ("torch", "timm", "torchvision"):
-            raise
-        raise MissingDependencyError(f"{missing('torch', 'train')}.{_graph_hint(folder, precision)}") from None
+        raise _missing_torch(error, folder, precision) from None
     check_files(folder, card)
     return open_model(folder, card, precision, device)
+
+
+def _missing_torch(error: ModuleNotFoundError, folder: Path, precision: str) -> Exception:
+    """Return what to install if torch or a library beside it is missing; the error itself for another module."""
+    if error.name not in ("torch", "timm", "torchvision"):
+        return error
+    return MissingDependencyError(f"{missing('torch', 'train')}.{_graph_hint(folder, precision)}")
 
 
 def _graph_hint(folder: Path, precision: str) -> str:

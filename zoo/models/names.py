@@ -28,6 +28,7 @@ from zoo.models.pretrained.packages import PACKAGES, install_hint, installed_pac
 from zoo.models.registry import (
     HERE,
     Kind,
+    ModelLike,
     ModelName,
     exists,
     folder_name,
@@ -140,7 +141,7 @@ KINDS = (
 """Kinds of names in order; the first that matches has the model."""
 
 
-def find_model(name_or_path: str | os.PathLike[str], revision: str | None = None) -> Path:
+def find_model(name_or_path: ModelLike, revision: str | None = None) -> Path:
     """Return the folder of a model.
 
     Looks in this order (`KINDS`): a path, the local zoo, the shipped checkpoints, an installed package of weights, the
@@ -148,7 +149,7 @@ def find_model(name_or_path: str | os.PathLike[str], revision: str | None = None
     timm/ID, or another timm model on the Hub) gets its model folder on the first use, which needs torch and timm.
 
     Args:
-        name_or_path: Name, path, org/name[@revision] or timm/ID.
+        name_or_path: Name, path, org/name[@revision] or timm/ID, or an object with the attribute `folder`.
         revision: A branch, tag or commit; then only the Hub is asked.
 
     Raises:
@@ -186,7 +187,7 @@ def _not_found(name: ModelName, error: ZooError) -> ModelNotFoundError:
     if isinstance(error, HubUnreachableError):  # its own advice assumes a correct name
         hub = f"The Hub could not be asked ({error.why})."
     looked = f"Looked in the local zoo ({paths.local_models()}) and among the shipped models."
-    advice = "All names: zoo list --recipes"
+    advice = "All models: zoo list"
     if name.revision is not None:
         folder = local_folder(name.text)
         hint = f" Without a revision {name.text!r} loads from {folder}." if folder else _nearest_known(name.text)

@@ -176,6 +176,16 @@ def build_trunk(architecture: str, channels: int, args: dict[str, Any], weights:
     return trunk
 
 
+def linear_layers(weights: Weights, features: int) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return the linear layers of a file that take a trunk's features, by name: weight [d, features] and bias [d]."""
+    layers = {}
+    for name, weight in weights.state.items():
+        if name.endswith(".weight") and weight.ndim == 2 and weight.shape[1] == features:
+            bias = weights.state.get(f"{name.removesuffix('weight')}bias", torch.zeros(len(weight)))
+            layers[name.removesuffix(".weight")] = weight, bias
+    return layers
+
+
 def _create(architecture: str, channels: int, args: dict[str, Any], overlay: dict[str, Any] | None) -> nn.Module:
     try:
         trunk = timm.create_model(

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from zoo import paths
 from zoo.errors import ModelNotFoundError, UsageError
@@ -14,6 +15,18 @@ from zoo.hub.download import cached_model_name, cached_models, pinned_name
 from zoo.models.baselines import baselines_root, folder_by_name, repository_of
 from zoo.models.card import MODEL_NAME
 from zoo.models.pretrained.packages import installed_package
+
+
+class HasFolder(Protocol):
+    """A loaded model, or the result of a training, a finetune, a distillation or an export."""
+
+    @property
+    def folder(self) -> Path:
+        """The model's folder."""
+
+
+ModelLike = str | os.PathLike[str] | HasFolder
+"""What stands for a model in a call: its name, the path of its folder, or an object that knows the folder."""
 
 
 @dataclass(frozen=True)
@@ -142,8 +155,19 @@ def looks_like_path(name: str) -> bool:
     return name.startswith((".", "/", "~")) or (os.sep in name and exists(Path(name)))
 
 
-def model_text(name: str | os.PathLike[str]) -> str:
+def model_reference(model: ModelLike) -> str:
+    """Return the text by which a gallery remembers its model: for a folder its absolute path, else the name."""
+    if isinstance(folder := getattr(model, "folder", None), Path):
+        return reference(folder)
+    text = model_text(model)
+    folder = paths.expand(text)
+    return str(folder.resolve()) if (folder / "card.json").is_file() else text
+
+
+def model_text(name: ModelLike) -> str:
     """Return a model's name or path as text. Raises `UsageError` (`invalid-value`) for other types."""
+    if isinstance(folder := getattr(name, "folder", None), Path):
+        return str(folder)
     if isinstance(name, str | os.PathLike) and isinstance(text := os.fspath(name), str):
         return text
     raise UsageError(

@@ -162,7 +162,7 @@ FEW_CLASSES = 10
 classes differ."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation:
     """Measurement of a model or of embeddings: inputs, settings and scores.
 
@@ -182,6 +182,7 @@ class Evaluation:
         identical: Numbers of byte-identical pairs of a user's own images; None where they are not counted.
         whitened_classes: Number of measured classes of which the model was whitened on images; None where no whitening
             records its images.
+        learnt_classes: Number of measured classes that the model was trained on; None where it is not counted.
     """
 
     model: str | None
@@ -204,6 +205,20 @@ class Evaluation:
     identical: IdenticalPairs | None = None
     class_scores: Mapping[str, tuple[float, ...]] | None = None
     whitened_classes: int | None = None
+    learnt_classes: int | None = None
+
+    def __repr__(self) -> str:
+        scores = ", ".join(f"{name} {value:.4f}" for name, value in self.metrics.items() if name in COST_METRICS)
+        return f"Evaluation({self._subject}: {scores})"
+
+    def _repr_html_(self) -> str:
+        """Return the scores as a table, for notebooks."""
+        caption = f"{self._subject}; {origin_text(self.to_json())}"
+        return metric_table(self.metrics, self.intervals).html(caption)
+
+    @property
+    def _subject(self) -> str:
+        return f"{self.model or 'embeddings'} on {data_title(self.to_json())}"
 
     def to_json(self) -> dict[str, Any]:
         values = dataclasses.asdict(self)
@@ -344,15 +359,17 @@ def origin_text(result: Mapping[str, Any]) -> str:
         f"model {fingerprint[:8]}" if fingerprint else "model not recorded",
         result.get("date", "date unknown"),
         few_classes_note(classes),
-        whitening_note(result),
+        flattery_note(result),
     ]
     return "; ".join(filter(None, parts))
 
 
-def whitening_note(result: Mapping[str, Any]) -> str:
-    """Return a note if the measured model was whitened on images of measured classes; otherwise nothing."""
-    classes = result.get("whitened_classes")
-    return f"whitened on images of {classes} of these classes, which flatters it" if classes else ""
+def flattery_note(result: Mapping[str, Any]) -> str:
+    """Return a note if the measured model was trained or whitened on measured classes; otherwise nothing."""
+    learnt, whitened = result.get("learnt_classes"), result.get("whitened_classes")
+    notes = [f"trained on {learnt} of these classes, which flatters it"] if learnt else []
+    notes += [f"whitened on images of {whitened} of these classes, which flatters it"] if whitened else []
+    return "; ".join(notes)
 
 
 def few_classes_note(classes: int | None) -> str:

@@ -47,15 +47,22 @@ def open_model(
         raise UsageError(f"torch runs in {', '.join(DTYPES)}, not {precision!r}.", code="unknown-name")
     torch_device = choose_device(device)
     network = PixelNetwork(load_network(card, folder), card.preprocessing).eval().to(torch_device)
-    forward = in_faster_format(network.network, torch_device)
-    dtype = DTYPES[precision]
+    return TorchForward(network, torch_device, precision), str(torch_device)
 
-    def run(pixels: np.ndarray) -> np.ndarray:
-        with torch.inference_mode(), torch.autocast(torch_device.type, dtype, enabled=precision != "fp32"):
-            rows: np.ndarray = forward(network.images(_tensor(pixels).to(torch_device))).float().cpu().numpy()
+
+class TorchForward:
+    """Function from pixels uint8 [n, h, w, c] to embeddings float32 [n, dim]; `network` is the one that it runs."""
+
+    def __init__(self, pixel_network: PixelNetwork, device: torch.device, precision: str) -> None:
+        self.network = pixel_network.network
+        self._images, self._device = pixel_network.images, device
+        self._forward = in_faster_format(self.network, device)
+        self._autocast = {"dtype": DTYPES[precision], "enabled": precision != "fp32"}
+
+    def __call__(self, pixels: np.ndarray) -> np.ndarray:
+        with torch.inference_mode(), torch.autocast(self._device.type, **self._autocast):
+            rows: np.ndarray = self._forward(self._images(_tensor(pixels).to(self._device))).float().cpu().numpy()
             return rows
-
-    return run, str(torch_device)
 
 
 def run_trunk(trunk: nn.Module, device: str | None = None) -> Callable[[np.ndarray], np.ndarray]:

@@ -141,7 +141,7 @@ def available_models(names: Sequence[str] = (), hub: bool = True) -> list[ModelI
         names: Only these models; any name that `zoo.load` takes.
         hub: Whether to include models whose weights have to be downloaded.
     """
-    known = [model for model in list_models() if model.status != "recipe"]
+    known = list_models()
     if names:
         by_name = {model.name: model for model in known}
         return [by_name.get(name) or ModelInfo(name, "hub", 0, "", "", "") for name in names]

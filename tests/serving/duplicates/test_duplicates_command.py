@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from PIL import Image, ImageOps
 
-from serving.gallery import Gallery
+from serving.gallery import VectorGallery
 from tests.commandline import run_here
 from tests.raising import raises
 from tests.serving.duplicates.toys import picture
@@ -168,7 +168,7 @@ def test_best_copies_are_chosen_without_the_files(images: Path, tmp_path: Path, 
     kept = tmp_path / "kept"
     told(capsys, images, "--gallery", kept)
     shutil.rmtree(images)
-    with Gallery.open(kept) as opened, opened.store.database.transaction() as db:
+    with VectorGallery.open(kept) as opened, opened.store.database.transaction() as db:
         db.execute("UPDATE pictures SET sharpness = NULL")
     best, small = told(capsys, kept)["groups"][0]
     assert (best["source"], best["width"], small["width"]) == ("a.png", 320, 160)
@@ -200,7 +200,7 @@ def test_adding_a_copy_to_a_gallery_warns(images: Path, tmp_path: Path, capsys: 
     picture(30).save(tmp_path / "new.png")
     run_here("gallery add", kept, tmp_path / "small.png", tmp_path / "new.png", "--json")
     (warning,) = json.loads(capsys.readouterr().out)["near_duplicates"]
-    with Gallery.open(kept) as opened:
+    with VectorGallery.open(kept) as opened:
         known = {item.source: item.id for item in opened.store.items()}
     assert warning["id"] == known[warning["source"]]
     assert warning["source"].endswith("small.png")

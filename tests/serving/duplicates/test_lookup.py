@@ -12,7 +12,7 @@ from PIL import ImageOps
 from serving.duplicates.lookup import NEAR, CopyFinder, HashList
 from serving.duplicates.pictures import PictureTable
 from serving.duplicates.rule import RULE
-from serving.gallery import Gallery
+from serving.gallery import VectorGallery
 from serving.gallery.indexing import index_folder
 from tests.raising import raises
 from tests.serving.duplicates.toys import copies, new_item, open_store, picture
@@ -65,7 +65,7 @@ def gallery(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_copies_of_an_item(gallery: Path):
-    with Gallery.open(gallery) as opened:
+    with VectorGallery.open(gallery) as opened:
         assert {copy.item for copy in CopyFinder().copies_of(opened, 1)} == {2, 3}
         with raises(ItemNotFoundError):
             CopyFinder().copies_of(opened, 5)

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from serving.gallery import Gallery, Item
+from serving.gallery import Item, VectorGallery
 from serving.gallery.gallery import STORE
 from serving.gallery.rebuild import Outcome, Rebuild
 from serving.gallery.staging import StagedEmbedding
@@ -59,7 +59,7 @@ def embedded_by(card: Card, number: int) -> np.ndarray:
 
 def rebuild(path: Path, notes: Notes, rng: np.random.Generator) -> None:
     """Start or continue a rebuild with the other model, and swap the models."""
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         card = gallery.card
     other = CARDS[1 - CARDS.index(card)]
 
@@ -84,7 +84,7 @@ def rebuild(path: Path, notes: Notes, rng: np.random.Generator) -> None:
 
 def compact_other(path: Path) -> None:
     try:
-        with Gallery.open(path, other=True) as shadow:
+        with VectorGallery.open(path, other=True) as shadow:
             shadow.index.compact()
     except GalleryError as error:
         if error.code != "no-other-model":
@@ -97,14 +97,14 @@ def work(path: Path, notes: Notes, rng: np.random.Generator) -> None:
     steps = itertools.count(1)
     while True:
         try:
-            with Gallery.open(path) as gallery:
+            with VectorGallery.open(path) as gallery:
                 for step in steps:
                     take(gallery, notes, rng, step)
         except ModelChangedError:
             notes.write("displaced")
 
 
-def take(gallery: Gallery, notes: Notes, rng: np.random.Generator, step: int) -> None:
+def take(gallery: VectorGallery, notes: Notes, rng: np.random.Generator, step: int) -> None:
     words = ["add", "remove", "compact", "rebuild", "describe", "put"]
     match rng.choice(words, p=[0.25, 0.15, 0.1, 0.15, 0.2, 0.15]):
         case "rebuild":
@@ -133,7 +133,7 @@ def take(gallery: Gallery, notes: Notes, rng: np.random.Generator, step: int) ->
                 say(gallery, notes, item.id, f"{notes.seed}-{step}")
 
 
-def put(gallery: Gallery, notes: Notes, rng: np.random.Generator, first: int) -> None:
+def put(gallery: VectorGallery, notes: Notes, rng: np.random.Generator, first: int) -> None:
     """Create or replace some of the keyed items of this writer, and of those before it; their label is the key."""
     numbers = sorted(rng.choice(KEYS, int(rng.integers(1, KEYS)), replace=False).tolist())
     images = {f"{notes.seed % 2}/{number}": first + 50 + number for number in numbers}
@@ -146,7 +146,7 @@ def put(gallery: Gallery, notes: Notes, rng: np.random.Generator, first: int) ->
     notes.write("put", images=images, replaced=sum(one.status == "replaced" for one in results))
 
 
-def say(gallery: Gallery, notes: Notes, item: int, text: str) -> None:
+def say(gallery: VectorGallery, notes: Notes, item: int, text: str) -> None:
     """Change the metadata of an item; the other writer may have removed it."""
     notes.write("saying", item=item, text=text)
     try:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.gallery import Gallery, NewItem
+from serving.gallery import NewItem, VectorGallery
 from serving.gallery.evaluate import evaluate_gallery
 from serving.gallery.index_files import compact
 from tests.commandline import run_here
@@ -39,7 +39,7 @@ def documented_hash() -> str:
 def path(tmp_path: Path) -> Path:
     directions = np.eye(6, CARD.dim)[[int((label or "label 0")[-1]) for label in LABELS]]
     rows = directions + 0.7 * unit_rows(60)
-    with Gallery.create(tmp_path / "birds", CARD, "toy") as gallery:
+    with VectorGallery.create(tmp_path / "birds", CARD, "toy") as gallery:
         gallery.add(items((rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)))
     return tmp_path / "birds"
 
@@ -74,7 +74,7 @@ def test_tuning_is_kept_with_its_origin(path: Path, capsys: pytest.CaptureFixtur
 
 def test_a_compaction_measures_a_tuned_gallery_again(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A flat index is not measured by it, and has no origin then."""
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         gallery.store.set_state("plan", json.dumps({"kind": "flat-fp16", "recall": 0.5, "k": 5}))
         facts = compact(path, gallery.store)
         assert facts is not None
@@ -100,7 +100,7 @@ def test_a_calibration_is_kept_with_its_table_and_origin(path: Path, capsys: pyt
 
 
 def test_an_evaluation_names_its_items(path: Path) -> None:
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         values = evaluate_gallery(gallery)
     assert (values["data"]["sha256"], values["model"]) == (documented_hash(), CARD.identity)
     assert values["calibration"]["measured"]["data"] == values["data"]

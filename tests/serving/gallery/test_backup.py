@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serving.gallery import Gallery
+from serving.gallery import VectorGallery
 from serving.gallery.backup import MANIFEST, backup, restore, verify_gallery
 from serving.gallery.gallery import STORE
 from serving.gallery.store import MODEL
@@ -27,10 +27,10 @@ from zoo.errors import GalleryError, GalleryNotFoundError
 # Adds pairs: after each change the number of items is even.
 WRITER = """
 import sys
-from serving.gallery import Gallery
+from serving.gallery import VectorGallery
 from tests.serving.gallery.test_gallery import new_items, unit_rows
 
-with Gallery.open(sys.argv[1]) as gallery:
+with VectorGallery.open(sys.argv[1]) as gallery:
     rows = unit_rows(40_000, seed=5)
     for n in range(0, len(rows), 2):
         gallery.add(new_items(rows[n : n + 2], start=1000 + n))
@@ -41,7 +41,7 @@ with Gallery.open(sys.argv[1]) as gallery:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
+    with VectorGallery.create(tmp_path / "g", CARD, "toy") as gallery:
         gallery.add(new_items(unit_rows(200)))
         gallery.index.compact()
         gallery.store.set_fact("calibration", "kept")
@@ -49,14 +49,14 @@ def path(tmp_path: Path) -> Path:
 
 
 def content(path: Path) -> dict[int, tuple[str, str | None, bytes]]:
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         items = gallery.store.items(limit=-1)
         return {one.id: (one.source, one.label, gallery.store.embedding(one.id).tobytes()) for one in items}
 
 
 def test_what_is_restored_is_what_was_there(path: Path, tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         gallery.store.describe(1, "described", {"a": 1})
     copied = backup(path, tmp_path / "copy", lambda done, total: seen.append((done, total)))
     assert sorted(file.name for file in (tmp_path / "copy").iterdir()) == sorted([MANIFEST, STORE, MODEL])
@@ -64,7 +64,7 @@ def test_what_is_restored_is_what_was_there(path: Path, tmp_path: Path) -> None:
     assert restore(tmp_path / "copy", tmp_path / "again") == copied
     assert content(tmp_path / "again") == content(path)
     assert [check for check in verify_gallery(tmp_path / "again") if check.ok is False] == []
-    with Gallery.open(tmp_path / "again") as gallery, Gallery.open(path) as original:
+    with VectorGallery.open(tmp_path / "again") as gallery, VectorGallery.open(path) as original:
         assert gallery.store.fact("calibration") == "kept"
         assert (gallery.store.item(1).label, gallery.store.item(1).metadata) == ("described", {"a": 1})
         query = unit_rows(1, seed=99)
@@ -164,7 +164,7 @@ def test_the_store_and_the_card_alone_are_a_gallery(path: Path, tmp_path: Path) 
     with closing(sqlite3.connect(path / STORE)) as db, closing(sqlite3.connect(tmp_path / "copy" / STORE)) as copy:
         db.backup(copy)
     shutil.copyfile(path / MODEL, tmp_path / "copy" / MODEL)
-    with Gallery.open(tmp_path / "copy") as gallery:
+    with VectorGallery.open(tmp_path / "copy") as gallery:
         (hits,) = gallery.search(unit_rows(200)[6:7], 1)
         assert hits[0].id == 7
         gallery.index.compact()

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serving.gallery import Gallery, NewItem
+from serving.gallery import NewItem, VectorGallery
 from serving.gallery.calibration import (
     FACT,
     NO_ERROR,
@@ -53,7 +53,7 @@ def path(tmp_path: Path) -> Path:
             digest = f"{len(items):064x}"
             items.append(NewItem(digest, vector, toys.thumbnail(1), digest, label))
     card = replace(CARD, dim=len(BLOCKS) * (SIDE + 1))
-    with Gallery.create(tmp_path / "g", card, "toy") as gallery:
+    with VectorGallery.create(tmp_path / "g", card, "toy") as gallery:
         gallery.add(items)
     return tmp_path / "g"
 
@@ -94,7 +94,7 @@ def test_the_curve_goes_through_the_known_shares(path: Path, capsys: pytest.Capt
     assert sum(part["count"] for part in told["reliability"]) == told["pairs"]
     assert told["reliability"][0]["share"] == 0
     assert told["reliability"][0]["count"] == FAR
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         kept = stored_calibration(gallery)
         assert kept
         assert kept.probability([0.9, 1.0], 0) == pytest.approx([expected[0.9], 1], abs=1e-5)
@@ -106,7 +106,7 @@ def test_the_table_is_of_other_classes_with_intervals(path: Path, capsys: pytest
     said = capsys.readouterr().out
     assert f"{expected[0.0]:.3f} to {expected[0.9]:.3f}" in said
     assert "on other classes: 0." in said
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         bins = held_out_bins(known_pairs(gallery).pairs)
     for part in bins:
         assert f"{part.low:.3f} to {part.high:.3f}" in said
@@ -114,7 +114,7 @@ def test_the_table_is_of_other_classes_with_intervals(path: Path, capsys: pytest
 
 def test_the_reason_for_a_missing_error_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two labels are too few to leave half of them out."""
-    with Gallery.create(tmp_path / "g", replace(CARD, dim=2 * (SIDE + 1)), "toy") as gallery:
+    with VectorGallery.create(tmp_path / "g", replace(CARD, dim=2 * (SIDE + 1)), "toy") as gallery:
         rows = np.concatenate([block(0, 0.9), block(1, 0.5)])[:, : 2 * (SIDE + 1)]
         labels = ["a"] * SIDE + ["a", "b"] * (SIDE // 2) + ["b"]
         picture = toys.thumbnail(1)
@@ -124,14 +124,14 @@ def test_the_reason_for_a_missing_error_is_reported(tmp_path: Path, capsys: pyte
     assert (found["error"], found["error_not_measured"]) == (None, NO_ERROR)
     run(tmp_path / "g")
     assert f"on other classes: {NO_ERROR}" in capsys.readouterr().out
-    with Gallery.open(tmp_path / "g") as gallery:
+    with VectorGallery.open(tmp_path / "g") as gallery:
         assert evaluate_gallery(gallery)["calibration"]["error_not_measured"] == NO_ERROR
 
 
 def test_a_gallery_without_labels_is_refused(path: Path, tmp_path: Path) -> None:
     with raises(UsageError, "invalid-value"):
         run(path, "--queries", 0)
-    with Gallery.create(tmp_path / "empty", CARD, "toy"):
+    with VectorGallery.create(tmp_path / "empty", CARD, "toy"):
         pass
     with raises(EvaluationError, "too-few-samples"):
         run(tmp_path / "empty")
@@ -150,26 +150,26 @@ def test_the_calibration_goes_along_with_an_export(
     run(path)
     run_here("gallery export", path, tmp_path / "out")
     assert imported(tmp_path / "new")["calibrated"] is True
-    with Gallery.open(path) as old, Gallery.open(tmp_path / "new") as new:
+    with VectorGallery.open(path) as old, VectorGallery.open(tmp_path / "new") as new:
         assert calibration_json(new) == calibration_json(old)
         assert calibration_json(new)["measured"]["data"]["name"] == "g"
     assert imported(tmp_path / "uncalibrated")["calibrated"] is True
 
-    with Gallery.open(tmp_path / "new") as new:  # a later one of its own stays
+    with VectorGallery.open(tmp_path / "new") as new:  # a later one of its own stays
         record = calibration_record(new)
         record["measured"]["date"] = "9999-01-01T00:00:00+00:00"
         new.store.set_fact(FACT, json.dumps(record))
     assert imported(tmp_path / "new")["calibrated"] is False
-    with Gallery.open(tmp_path / "new") as new:
+    with VectorGallery.open(tmp_path / "new") as new:
         assert calibration_record(new) == record
 
-    with Gallery.create(tmp_path / "more", replace(CARD, dim=len(BLOCKS) * (SIDE + 1)), "toy") as more:
+    with VectorGallery.create(tmp_path / "more", replace(CARD, dim=len(BLOCKS) * (SIDE + 1)), "toy") as more:
         vector = np.eye(1, len(BLOCKS) * (SIDE + 1), dtype=np.float32)[0]
         more.add([NewItem("f" * 64, vector, toys.thumbnail(1), "f" * 64, "other")])
     assert imported(tmp_path / "more")["calibrated"] is False
     run_here("gallery import", tmp_path / "out", tmp_path / "more")
     assert f"zoo gallery calibrate {tmp_path / 'more'}" in capsys.readouterr().out
-    with Gallery.open(tmp_path / "more") as more:
+    with VectorGallery.open(tmp_path / "more") as more:
         assert stored_calibration(more) is None
 
     for damage in ("{", "{}", '{"measured": {}}'):
@@ -180,7 +180,7 @@ def test_the_calibration_goes_along_with_an_export(
 
 
 def test_a_calibration_of_another_model_is_not_taken_over(path: Path) -> None:
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         calibrate_gallery(gallery)
         record = calibration_record(gallery)
         own, record["measured"]["date"] = calibration_record(gallery), "9999-01-01T00:00:00+00:00"

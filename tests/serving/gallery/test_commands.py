@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serving.gallery import Gallery, Item
+from serving.gallery import Item, VectorGallery
 from serving.gallery.backup import verify_gallery
 from serving.gallery.gallery import STORE
 from serving.gallery.index import IndexSetting
@@ -98,7 +98,7 @@ def test_a_source_is_the_path_below_an_indexed_folder_or_the_full_path(
     monkeypatch.chdir(tmp_path)
     run_here("gallery add", gallery, "new.png")
     (tmp_path / "link").symlink_to(pictures)
-    with Gallery.open(gallery) as opened:
+    with VectorGallery.open(gallery) as opened:
         assert opened.store.item(25).source == str(tmp_path / "new.png")
         assert Originals.of(opened).read(opened.store.item(25)) == toys.query(0)
         opened.remove([1])
@@ -126,7 +126,7 @@ def test_an_existing_item_with_another_label_is_reported(gallery: Path, images: 
 
 
 def _items(path: Path) -> list[Item]:
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         return gallery.store.items(limit=1000)
 
 
@@ -218,7 +218,7 @@ def test_verify_finds_damage(gallery: Path, capsys: Capture) -> None:
     ],
 )
 def test_verify_reads_the_whole_store(gallery: Path, sql: str, names: set[str]) -> None:
-    with Gallery.open(gallery) as opened:
+    with VectorGallery.open(gallery) as opened:
         opened.index.compact()
     with closing(sqlite3.connect(gallery / STORE)) as db, db:
         db.execute(sql)
@@ -286,7 +286,7 @@ def test_a_damaged_database_is_named_with_the_next_step(gallery: Path, capsys: C
 
 
 def _labels(gallery: Path) -> list[str | None]:
-    with Gallery.open(gallery) as opened:
+    with VectorGallery.open(gallery) as opened:
         return list(opened.store.labels().values())
 
 
@@ -308,7 +308,7 @@ def test_all_items_of_a_label_are_removed_after_confirmation(
     rest = [other for other in labels if other != label]
     assert _labels(gallery) == rest
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    with Gallery.open(gallery) as opened:
+    with VectorGallery.open(gallery) as opened:
         opened.store.describe(opened.store.items(0, 1)[0].id, label="alone")
     assert main([*command[:-1], "alone"]) == 2
     assert "1 item of the label 'alone'" in capsys.readouterr().err

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serving.gallery import UNCHANGED, Gallery, NewItem, Thumbnail
+from serving.gallery import UNCHANGED, NewItem, Thumbnail, VectorGallery
 from serving.gallery.filters import Filter
 from serving.gallery.gallery import is_gallery, model_at
 from serving.gallery.types import ItemUpdate
@@ -56,7 +56,9 @@ def nearest(queries: np.ndarray, vectors: dict[int, np.ndarray], k: int) -> list
     return [row[:k] for row in pairs]
 
 
-def assert_finds(gallery: Gallery, vectors: dict[int, np.ndarray], k: int = 7, selection: Filter | None = None) -> None:
+def assert_finds(
+    gallery: VectorGallery, vectors: dict[int, np.ndarray], k: int = 7, selection: Filter | None = None
+) -> None:
     queries, selection = unit_rows(4, seed=99), selection or Filter()
     wanted = nearest(queries, vectors, k)
     for exact in (False, True):
@@ -89,8 +91,8 @@ def new_address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Addr
 
 
 @pytest.fixture
-def gallery(new_address: Address) -> Iterator[Gallery]:
-    with Gallery.create(new_address(), CARD, "toy") as opened:
+def gallery(new_address: Address) -> Iterator[VectorGallery]:
+    with VectorGallery.create(new_address(), CARD, "toy") as opened:
         yield opened
 
 
@@ -98,28 +100,28 @@ def test_galleries_are_made_and_opened(new_address: Address) -> None:
     address = new_address()
     assert not is_gallery(address)
     with raises(GalleryNotFoundError):
-        Gallery.open(address)
-    with Gallery.create(address, CARD, "toy") as gallery:
+        VectorGallery.open(address)
+    with VectorGallery.create(address, CARD, "toy") as gallery:
         assert gallery.address == address
         gallery.check_model(CARD)
         with raises(ModelMismatchError):
             gallery.check_model(OTHER)
     with raises(GalleryExistsError):
-        Gallery.create(address, CARD, "toy")
+        VectorGallery.create(address, CARD, "toy")
     assert is_gallery(address)
     card, reference = model_at(address)
     assert (card.fingerprint, reference) == (CARD.fingerprint, "toy")
-    with Gallery.open(address) as gallery:
+    with VectorGallery.open(address) as gallery:
         assert (gallery.card.fingerprint, gallery.model_ref, gallery.store.count()) == (CARD.fingerprint, "toy", 0)
         gallery.store.check_current()
         assert gallery.search(unit_rows(2), 5) == [[], []]
         assert (gallery.other_model(), gallery.coming()) == (None, None)
         with raises(GalleryError, "no-other-model"):
-            Gallery.open(address, other=True)
+            VectorGallery.open(address, other=True)
 
 
 @pytest.mark.slow
-def test_searches_equal_exact_search_while_items_come_and_go(gallery: Gallery) -> None:
+def test_searches_equal_exact_search_while_items_come_and_go(gallery: VectorGallery) -> None:
     first, second = unit_rows(40), unit_rows(30, seed=1)
     known = dict(zip(gallery.add(new_items(first)).ids, first, strict=True))
     assert_finds(gallery, known)
@@ -147,13 +149,13 @@ def test_searches_equal_exact_search_while_items_come_and_go(gallery: Gallery) -
     np.testing.assert_array_equal(vectors, [known[number] for number in sorted(known)])
 
 
-def test_equal_similarities_come_in_the_order_of_ids(gallery: Gallery) -> None:
+def test_equal_similarities_come_in_the_order_of_ids(gallery: VectorGallery) -> None:
     vectors = np.tile(unit_rows(1), (9, 1))
     ids = gallery.add(new_items(vectors)).ids
     assert [hit.id for hit in gallery.search(vectors[:1], 9)[0]] == sorted(ids)
 
 
-def test_queries_are_checked(gallery: Gallery) -> None:
+def test_queries_are_checked(gallery: VectorGallery) -> None:
     with raises(UsageError, "invalid-value"):
         gallery.search(unit_rows(1), 0)
     with raises(UsageError, "invalid-value"):
@@ -162,7 +164,7 @@ def test_queries_are_checked(gallery: Gallery) -> None:
         gallery.search(np.full((1, DIM), np.nan, np.float32), 5)
 
 
-def test_items_are_read(gallery: Gallery) -> None:
+def test_items_are_read(gallery: VectorGallery) -> None:
     store = gallery.store
     vectors = unit_rows(25)
     ids = gallery.add(new_items(vectors)).ids
@@ -199,7 +201,7 @@ def test_items_are_read(gallery: Gallery) -> None:
     assert rows_of[ids[4]][1] == store.thumbnail(ids[4])
 
 
-def test_items_come_in_pages(gallery: Gallery) -> None:
+def test_items_come_in_pages(gallery: VectorGallery) -> None:
     store = gallery.store
     ids = sorted(gallery.add(new_items(unit_rows(25))).ids)
     assert [item.id for item in store.items(0, 10)] == ids[:10]
@@ -221,7 +223,7 @@ def test_items_come_in_pages(gallery: Gallery) -> None:
     assert {item.id for item in store.sample(100)} == set(ids)
 
 
-def test_one_image_is_one_item(gallery: Gallery) -> None:
+def test_one_image_is_one_item(gallery: VectorGallery) -> None:
     one, two = item_with(1, "a"), item_with(2, "b")
     added = gallery.add([one, two, one])
     assert (added.new, added.ids[0]) == (2, added.ids[2])
@@ -235,7 +237,7 @@ def test_one_image_is_one_item(gallery: Gallery) -> None:
     assert gallery.store.count() == 3
 
 
-def test_a_key_names_one_image(gallery: Gallery) -> None:
+def test_a_key_names_one_image(gallery: VectorGallery) -> None:
     store = gallery.store
 
     def keyed(number: int, key: str | None) -> NewItem:
@@ -254,7 +256,7 @@ def test_a_key_names_one_image(gallery: Gallery) -> None:
     assert store.item(second).key == 'it\'s "k2"'
 
 
-def test_items_are_described_and_moved(gallery: Gallery) -> None:
+def test_items_are_described_and_moved(gallery: VectorGallery) -> None:
     store = gallery.store
     one, two = gallery.add([item_with(1, "a", {"x": 1}), item_with(2)]).ids
     before = store.change()
@@ -302,7 +304,7 @@ WANTED: list[object] = [
 
 
 @pytest.mark.slow
-def test_filters_let_the_same_items_through_as_sqlite(gallery: Gallery, tmp_path: Path) -> None:
+def test_filters_let_the_same_items_through_as_sqlite(gallery: VectorGallery, tmp_path: Path) -> None:
     store = gallery.store
     metadata: list[dict[str, object]] = [{"key": value} for value in VALUES]
     metadata += [{}, {"other": 1900}, {"we\\ird é '": "x"}, {"key": 1900, "other": "b"}, {"key": {"key": 1900}}]
@@ -311,7 +313,7 @@ def test_filters_let_the_same_items_through_as_sqlite(gallery: Gallery, tmp_path
     filters += [Filter(("wren",), {"key": 1900}), Filter(where={"key": 1900, "other": "b"}), Filter(('it\'s "é"', "x"))]
     filters += [Filter(where={"we\\ird é '": "x"}), Filter(where={"absent": None}), Filter(("",))]
     gallery.add(items)
-    with Gallery.create(tmp_path / "reference", CARD, "toy") as reference:
+    with VectorGallery.create(tmp_path / "reference", CARD, "toy") as reference:
         reference.add(items)
         for selection in filters:
             let_through = {item.content_sha256 for item in reference.store.items(0, 100, selection)}
@@ -339,12 +341,12 @@ def test_filters_let_the_same_items_through_as_sqlite(gallery: Gallery, tmp_path
 
 def test_facts_and_state_stay(new_address: Address) -> None:
     address = new_address()
-    with Gallery.create(address, CARD, "toy") as gallery:
+    with VectorGallery.create(address, CARD, "toy") as gallery:
         assert (gallery.store.fact("calibration"), gallery.store.state("folders")) == (None, None)
         gallery.store.set_fact("calibration", '{"slope": 1}')
         gallery.store.set_fact("calibration", '{"slope": 2}')
         gallery.store.set_state("folders", "[]")
-    with Gallery.open(address) as gallery:
+    with VectorGallery.open(address) as gallery:
         assert (gallery.store.fact("calibration"), gallery.store.state("folders"), gallery.store.fact("x")) == (
             '{"slope": 2}',
             "[]",
@@ -356,7 +358,7 @@ def test_facts_and_state_stay(new_address: Address) -> None:
 
 def test_writes_of_one_are_seen_by_another(new_address: Address) -> None:
     address, vectors = new_address(), unit_rows(12)
-    with Gallery.create(address, CARD, "toy") as one, Gallery.open(address) as other:
+    with VectorGallery.create(address, CARD, "toy") as one, VectorGallery.open(address) as other:
         ids = one.add(new_items(vectors[:8])).ids
         known = dict(zip(ids, vectors, strict=False))
         eventually(lambda: assert_finds(other, known))
@@ -377,7 +379,7 @@ def test_writes_of_one_are_seen_by_another(new_address: Address) -> None:
         assert other.add(new_items(vectors)).new == 0
 
 
-def test_large_thumbnails_and_texts(gallery: Gallery) -> None:
+def test_large_thumbnails_and_texts(gallery: VectorGallery) -> None:
     store = gallery.store
     noise = np.random.default_rng(0).integers(0, 256, 70_000, dtype=np.uint8).tobytes()
     thumbnail = Thumbnail(b"\xff\xd8\xff" + noise, "image/jpeg")

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.gallery import Gallery
+from serving.gallery import VectorGallery
 from serving.gallery.backup import verify_gallery
 from serving.gallery.gallery import STORE
 from serving.gallery.index_files import TuningPlan
@@ -42,7 +42,7 @@ POLLS = 20_000
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    with Gallery.create(tmp_path / "g", CARDS[0], "toy") as gallery:
+    with VectorGallery.create(tmp_path / "g", CARDS[0], "toy") as gallery:
         gallery.add([new_item(number, label="first") for number in range(300)])
     return tmp_path / "g"
 
@@ -192,7 +192,7 @@ def fits(
 
 
 def model_in(path: Path) -> str:
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         return gallery.card.name
 
 
@@ -215,34 +215,34 @@ def without_keyed(labels: dict[int, str | None]) -> dict[int, str | None]:
 
 def said_in(path: Path) -> dict[int, str]:
     """Return the texts in the metadata of items, by their ids."""
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         items = gallery.store.items(limit=gallery.store.count())
         return {one.id: str(one.metadata[SAID]) for one in items if SAID in one.metadata}
 
 
 def check_content(path: Path) -> None:
     """Check that embeddings and thumbnails are those of the items, by the gallery's model."""
-    with Gallery.open(path) as gallery, closing(Store(path / STORE)) as store:
+    with VectorGallery.open(path) as gallery, closing(Store(path / STORE)) as store:
         for item, embedding, thumbnail in store.rows():
             number = int(item.source.removesuffix(".png"))
             np.testing.assert_array_equal(embedding, embedded_by(gallery.card, number))
             assert thumbnail == new_item(number).thumbnail
 
 
-def still_right(reader: Gallery, ledger: Ledger) -> Gallery:
+def still_right(reader: VectorGallery, ledger: Ledger) -> VectorGallery:
     """Check that an open reader sees all items, or raises `ModelChangedError`; open it again then."""
     try:
         ids, _ = content(reader)
     except ModelChangedError:
         reader.close()
-        reader = Gallery.open(ledger.path)
+        reader = VectorGallery.open(ledger.path)
         ids, _ = content(reader)
     assert reader.card.name == ledger.model
     assert ids.tolist() == list(ledger.labels)
     return reader
 
 
-def check_searches(gallery: Gallery, plan: TuningPlan, rng: np.random.Generator) -> float:
+def check_searches(gallery: VectorGallery, plan: TuningPlan, rng: np.random.Generator) -> float:
     """Check that similarities are those of the store's vectors and that the recall is at least the plan's.
 
     Return the recall of the k nearest, of up to 300 items as queries.
@@ -271,18 +271,18 @@ def kill_and_check(path: Path, tmp_path: Path, rounds: int, plan: TuningPlan) ->
     ledger, rng, recalls = Ledger(path, tmp_path / "notes"), random.Random(0), []
     with closing(Store(path / STORE)) as store:
         store.set_state("plan", json.dumps(asdict(plan)))
-    reader = Gallery.open(path)
+    reader = VectorGallery.open(path)
     with writers(path, tmp_path / "notes") as process:
         for seed in range(1, rounds + 1):
             kill_two(process, ledger.notes, seed, rng)
             ledger.settle()
             assert [check for check in verify_gallery(path) if check.ok is False] == []
             reader = still_right(reader, ledger)
-            with Gallery.open(path) as opened:
+            with VectorGallery.open(path) as opened:
                 recalls += [check_searches(one, plan, np.random.default_rng(seed)) for one in (reader, opened)]
     reader.close()
     check_content(path)
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         gallery.index.compact()
     assert len(list(path.glob("*index-*"))) <= 2, "each model has at most one, and killed writers leave none"
     return ledger, min(recalls)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serving.gallery import Gallery, NewItem
+from serving.gallery import NewItem, VectorGallery
 from serving.gallery.gallery import STORE
 from tests.commandline import run_here
 from tests.raising import raises
@@ -70,9 +70,9 @@ def test_read_only_gallery_is_searched(
 ) -> None:
     shutil.copytree(gallery_folder, folder, ignore=shutil.ignore_patterns("*-wal", "*-shm"))
     query, item = model.embed(toys.query(0)), new_item(model)
-    with Gallery.open(folder) as gallery:
+    with VectorGallery.open(folder) as gallery:
         expected = gallery.search(query, 5)
-    with unwritable(folder), Gallery.open(folder) as gallery:
+    with unwritable(folder), VectorGallery.open(folder) as gallery:
         assert gallery.search(query, 5) == expected
         assert gallery.store.thumbnail(expected[0][0].id).data
         with raises(GalleryError, "read-only-gallery"):
@@ -83,10 +83,10 @@ def test_read_only_gallery_is_searched(
 def test_reader_without_write_access_sees_other_writers(gallery_folder: Path, model: Embedder, folder: Path) -> None:
     shutil.copytree(gallery_folder, folder, ignore=shutil.ignore_patterns("*-wal", "*-shm"))
     item = new_item(model)
-    with Gallery.open(folder) as owner:
+    with VectorGallery.open(folder) as owner:
         assert owner.store.count() == 24
         with unwritable(folder):
-            reader = Gallery.open(folder)
+            reader = VectorGallery.open(folder)
         owner.add([item])
         assert [hit.source for hit in reader.search(item.embedding[np.newaxis], 1)[0]] == ["new.png"]
         reader.close()
@@ -95,7 +95,7 @@ def test_reader_without_write_access_sees_other_writers(gallery_folder: Path, mo
 def test_unread_log_in_a_read_only_folder_is_an_error(gallery_folder: Path, model: Embedder, folder: Path) -> None:
     with tempfile.TemporaryDirectory() as other:
         live = Path(shutil.copytree(gallery_folder, Path(other) / "g"))
-        with Gallery.open(live) as gallery:
+        with VectorGallery.open(live) as gallery:
             gallery.add([new_item(model)])
             shutil.copytree(live, folder, ignore=shutil.ignore_patterns("*-shm"))
     assert (folder / f"{STORE}-wal").stat().st_size
@@ -103,10 +103,10 @@ def test_unread_log_in_a_read_only_folder_is_an_error(gallery_folder: Path, mode
         unwritable(folder),
         raises(GalleryError, "not-writable", "gallery.sqlite-wal"),
     ):
-        Gallery.open(folder)
-    with Gallery.open(folder) as gallery:
+        VectorGallery.open(folder)
+    with VectorGallery.open(folder) as gallery:
         assert gallery.store.count() == 25
-    with unwritable(folder), Gallery.open(folder) as gallery:
+    with unwritable(folder), VectorGallery.open(folder) as gallery:
         assert gallery.store.count() == 25
 
 
@@ -135,9 +135,9 @@ def test_a_full_disk_is_read_and_written_again_when_it_has_room(
 def test_what_others_change_while_a_file_can_only_be_read_is_not_mixed_up(gallery_folder: Path, tmp_path: Path) -> None:
     path = Path(shutil.copytree(gallery_folder, tmp_path / "g", ignore=shutil.ignore_patterns("*-wal", "*-shm")))
     with full_disk(100):
-        reader = Gallery.open(path)
+        reader = VectorGallery.open(path)
         assert reader.store.item(3).id == 3
-    with Gallery.open(path) as writer:
+    with VectorGallery.open(path) as writer:
         writer.remove([3])
         with raises(GalleryMovedError):
             reader.store.item(3)

@@ -14,7 +14,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from serving.gallery import Gallery
+from serving.gallery import VectorGallery
 from serving.gallery.evaluate import LabelledItems, gallery_steps, measure, model_change_steps, report
 from serving.gallery.gallery import STORE
 from serving.gallery.index import Neighbours
@@ -61,7 +61,7 @@ def served(tmp_path: Path, pictures: Path) -> tuple[Path, Path]:
 def test_each_step_is_what_the_evaluation_says(served: tuple[Path, Path], pictures: Path) -> None:
     path, folder = served
     dataset = load_dataset("folder", "test", pictures)
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         outcome = measure(gallery, str(folder), dataset, with_torch=False)
     assert outcome["same_images"] is True
     steps = {step["step"]: step for step in outcome["steps"]}
@@ -90,7 +90,7 @@ def test_other_images_are_measured_apart(served: tuple[Path, Path], pictures: Pa
     path, folder = served
     other = Path(shutil.copytree(pictures, tmp_path / "other"))
     (other / "red stripes" / "0.png").unlink()
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         outcome = measure(gallery, str(folder), load_dataset("folder", "test", other), with_torch=False)
         none = measure(gallery, str(folder), None)
     assert outcome["same_images"] is False
@@ -122,7 +122,7 @@ def test_a_table_of_the_gallerys_images_and_of_some_that_cannot_be_read(
 
 
 def labelled(tmp_path: Path, n: int = 1000) -> Path:
-    with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
+    with VectorGallery.create(tmp_path / "g", CARD, "toy") as gallery:
         gallery.add(new_items(clustered(n)))
     return tmp_path / "g"
 
@@ -130,7 +130,7 @@ def labelled(tmp_path: Path, n: int = 1000) -> Path:
 @pytest.mark.slow
 def test_an_approximate_index_loses_what_it_does_not_find(tmp_path: Path) -> None:
     path = labelled(tmp_path)
-    with Gallery.open(path) as gallery, closing(Store(path / STORE)) as store:
+    with VectorGallery.open(path) as gallery, closing(Store(path / STORE)) as store:
         store.set_state("plan", json.dumps({"kind": "ivf-pq", "recall": 0.2, "k": 10}))
         gallery.index.compact()
         exact, index = report(gallery_steps(gallery, queries=200), joined=False)
@@ -148,7 +148,7 @@ def test_an_approximate_index_loses_what_it_does_not_find(tmp_path: Path) -> Non
 
 
 def test_unlabelled_items_are_found_but_do_not_search(tmp_path: Path) -> None:
-    with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
+    with VectorGallery.create(tmp_path / "g", CARD, "toy") as gallery:
         with raises(EvaluationError, "no-labels"):
             gallery_steps(gallery)
         items = new_items(clustered(60))
@@ -164,7 +164,7 @@ def test_unlabelled_items_are_found_but_do_not_search(tmp_path: Path) -> None:
 def test_items_that_go_while_the_gallery_is_measured_are_no_trouble(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Gallery.open(labelled(tmp_path, 60)) as gallery:
+    with VectorGallery.open(labelled(tmp_path, 60)) as gallery:
         ids = [item.id for item in gallery.store.items(limit=100)]
         labels, vectors = gallery.store.labels(), gallery.index.current().vectors_of(np.array(ids))
         shared = [one for one in ids if list(labels.values()).count(labels[one]) > 1]
@@ -207,7 +207,7 @@ def test_two_models_are_compared_by_the_items_that_both_still_have(
 ) -> None:
     """Each is asked once for vectors, and what only one of them has is left out."""
     for name in "ab":
-        with Gallery.create(tmp_path / name, CARD, "toy") as made:
+        with VectorGallery.create(tmp_path / name, CARD, "toy") as made:
             made.add(new_items(clustered(60)))
     asked: list[Path] = []
     vectors = LabelledItems.vectors
@@ -217,7 +217,7 @@ def test_two_models_are_compared_by_the_items_that_both_still_have(
         self.gallery.remove([len(asked)])  # 1 from the first, 2 from the second
         return vectors(self, ids)
 
-    with Gallery.open(tmp_path / "a") as before, Gallery.open(tmp_path / "b") as after:
+    with VectorGallery.open(tmp_path / "a") as before, VectorGallery.open(tmp_path / "b") as after:
         monkeypatch.setattr(LabelledItems, "vectors", removing)
         old, new = model_change_steps(before, after)
         assert asked == [before.address, after.address]

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serving.gallery import Gallery, evaluate
+from serving.gallery import VectorGallery, evaluate
 from serving.gallery.evaluate import gallery_steps, served_model_report
 from serving.gallery.indexing import index_folder
 from serving.gallery.search import Searcher
@@ -23,7 +23,7 @@ from zoo.models.load import load
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["flat", "hnsw"])
 def test_in_pieces_it_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
+    with VectorGallery.create(tmp_path / "g", CARD, "toy") as gallery:
         items = new_items(clustered(1000))
         gallery.add([replace(item, label="ab"[n % 2]) for n, item in enumerate(items)])
         gallery.index.tune(0.5, kinds=[kind])
@@ -53,7 +53,7 @@ def test_the_model_that_is_served_is_measured_on_the_images_that_are_still_there
     write_int8(folder)
     index_folder(load(folder, runtime="onnx"), str(folder), own, tmp_path / "g")
     coarse = load(folder, runtime="onnx", precision="int8")
-    with Gallery.open(tmp_path / "g") as gallery:
+    with VectorGallery.open(tmp_path / "g") as gallery:
         searcher = Searcher(gallery, coarse)
         files = [own / item.source for item in gallery.store.items(limit=100)]
         ids, stored = gallery.store.embeddings([item.id for item in gallery.store.items(limit=100)])

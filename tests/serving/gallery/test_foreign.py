@@ -19,7 +19,7 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
-from serving.gallery import Gallery
+from serving.gallery import VectorGallery
 from serving.gallery.backup import MANIFEST
 from serving.gallery.gallery import STORE
 from serving.gallery.index_files import EXACT, FACTS
@@ -322,7 +322,7 @@ def test_foreign_objects_of_the_schema_are_refused(gallery: Path, tmp_path: Path
                 db.execute(f"DROP {table[0]} {own}")
         changed(folder, sql)
     for refused in (
-        lambda: Gallery.open(gallery),
+        lambda: VectorGallery.open(gallery),
         lambda: run_here("gallery list", gallery),
         lambda: run_here("gallery backup", gallery, tmp_path / "again"),
         lambda: run_here("gallery export", gallery, tmp_path / "export"),
@@ -341,7 +341,7 @@ def test_a_file_of_another_schema_is_refused_and_not_changed(
     changed(gallery, f"PRAGMA user_version = {version}")
     before = (gallery / STORE).read_bytes()
     for refused in (
-        lambda: Gallery.open(gallery),
+        lambda: VectorGallery.open(gallery),
         lambda: run_here("gallery list", gallery),
         lambda: run_here("gallery backup", gallery, tmp_path / "again"),
         lambda: run_here("gallery export", gallery, tmp_path / "export"),
@@ -401,10 +401,10 @@ INDEXES = {
 def test_an_index_of_somebody_else_is_not_read(gallery: Path, tmp_path: Path, name: str, capsys: Capture) -> None:
     """The store has the hash of its index's facts, and these have the hashes of its files."""
     run_here("gallery compact", gallery)
-    with Gallery.open(gallery) as opened:
+    with VectorGallery.open(gallery) as opened:
         expected = toys.content(opened)
     INDEXES[name](generation(gallery))
-    with Gallery.open(gallery) as opened:
+    with VectorGallery.open(gallery) as opened:
         for part, wanted in zip(toys.content(opened), expected, strict=True):
             np.testing.assert_array_equal(part, wanted)
     assert failed(gallery, capsys) == {"generation"}
@@ -446,7 +446,7 @@ def test_a_backup_names_no_index(
     run_here("gallery restore", tmp_path / "copy", tmp_path / "restored")
     changed(gallery, "UPDATE state SET value = ? WHERE key = 'generation'", f"../copy/{stranger.name}")
     changed(gallery, "UPDATE state SET value = ? WHERE key = 'generation sha256'", sha256_of(stranger / FACTS))
-    with Gallery.open(tmp_path / "restored") as restored, Gallery.open(gallery) as opened:
+    with VectorGallery.open(tmp_path / "restored") as restored, VectorGallery.open(gallery) as opened:
         assert restored.index.stats().generation == ""
         for part, wanted in zip(toys.content(opened), toys.content(restored), strict=True):
             np.testing.assert_array_equal(part, wanted)

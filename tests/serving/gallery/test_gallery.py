@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.gallery import Gallery, NewItem, Thumbnail
+from serving.gallery import NewItem, Thumbnail, VectorGallery
 from serving.gallery import gallery as gallery_module
 from serving.gallery.filters import Filter
 from serving.gallery.index import Index
@@ -52,7 +52,7 @@ def new_items(vectors: np.ndarray, start: int = 0) -> list[NewItem]:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
+    with VectorGallery.create(tmp_path / "g", CARD, "toy") as gallery:
         gallery.add(new_items(unit_rows(200)))
         gallery.index.compact()
     return tmp_path / "g"
@@ -72,7 +72,9 @@ def expected(queries: np.ndarray, vectors: dict[int, np.ndarray], k: int) -> lis
     return rows
 
 
-def assert_hits(gallery: Gallery, vectors: dict[int, np.ndarray], k: int = 7, exclude: tuple[int, ...] = ()) -> None:
+def assert_hits(
+    gallery: VectorGallery, vectors: dict[int, np.ndarray], k: int = 7, exclude: tuple[int, ...] = ()
+) -> None:
     queries = unit_rows(5, seed=99)
     wanted = expected(queries, {i: v for i, v in vectors.items() if i not in exclude}, k)
     got = gallery.search(queries, k, exclude_ids=exclude)
@@ -88,7 +90,7 @@ def by_id(vectors: np.ndarray) -> dict[int, np.ndarray]:
 
 def test_search_equals_a_naive_loop(path: Path) -> None:
     vectors = by_id(unit_rows(200))
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         for k in (1, 7, 200, 1000):
             assert_hits(gallery, vectors, k)
         best = expected(unit_rows(5, seed=99), vectors, 3)[0]
@@ -116,7 +118,7 @@ def test_updated_index_equals_a_naive_search(steps: list[tuple[bool, int]], rng:
 
 
 def test_equal_similarities_are_ordered_by_id(tmp_path: Path) -> None:
-    with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
+    with VectorGallery.create(tmp_path / "g", CARD, "toy") as gallery:
         gallery.add(new_items(np.repeat(unit_rows(2), 3, axis=0)))
         (hits,) = gallery.search(unit_rows(1), 6)
         assert [hit.id for hit in hits] == [1, 2, 3, 4, 5, 6]
@@ -168,10 +170,10 @@ def damage_other_model(folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", [value for name, value in list(globals().items()) if name.startswith("damage_")])
 def test_damaged_generation_is_replaced(path: Path, damage: object, caplog) -> None:
-    with caplog.at_level("INFO"), Gallery.open(path):
+    with caplog.at_level("INFO"), VectorGallery.open(path):
         assert not caplog.records
     damage(generation(path))  # type: ignore[operator]
-    with caplog.at_level("INFO"), Gallery.open(path) as gallery:
+    with caplog.at_level("INFO"), VectorGallery.open(path) as gallery:
         assert "the index is built from the store" in caplog.text
         assert_hits(gallery, by_id(unit_rows(200)))
         assert gallery.index.stats().waiting == 200
@@ -179,7 +181,7 @@ def test_damaged_generation_is_replaced(path: Path, damage: object, caplog) -> N
         assert gallery.index.stats().waiting == 0
         assert_hits(gallery, by_id(unit_rows(200)))
     caplog.clear()
-    with caplog.at_level("INFO"), Gallery.open(path) as gallery:
+    with caplog.at_level("INFO"), VectorGallery.open(path) as gallery:
         assert not caplog.records
         assert_hits(gallery, by_id(unit_rows(200)))
 
@@ -187,15 +189,15 @@ def test_damaged_generation_is_replaced(path: Path, damage: object, caplog) -> N
 def test_generation_of_another_history_is_replaced(path: Path, tmp_path: Path) -> None:
     """Restore the store from a backup and change it: equal change number and count, but other vectors."""
     shutil.copytree(path, tmp_path / "backup")
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         gallery.add(new_items(unit_rows(1, seed=5), 200))
         gallery.index.compact()
-    with Gallery.open(tmp_path / "backup") as restored:
+    with VectorGallery.open(tmp_path / "backup") as restored:
         restored.add(new_items(unit_rows(1, seed=6), 200))
         restored.index.compact()
     shutil.rmtree(generation(tmp_path / "backup"))
     shutil.copytree(generation(path), tmp_path / "backup" / generation(path).name)
-    with Gallery.open(tmp_path / "backup") as restored:
+    with VectorGallery.open(tmp_path / "backup") as restored:
         assert_hits(restored, by_id(np.concatenate([unit_rows(200), unit_rows(1, seed=6)])))
         (hits,) = restored.search(unit_rows(1, seed=6), 1)
         assert hits[0].similarity == pytest.approx(1, abs=1e-6)
@@ -203,7 +205,7 @@ def test_generation_of_another_history_is_replaced(path: Path, tmp_path: Path) -
 
 def test_next_search_finds_what_another_process_wrote(path: Path) -> None:
     vectors = by_id(unit_rows(200))
-    with Gallery.open(path) as reader, Gallery.open(path) as writer:
+    with VectorGallery.open(path) as reader, VectorGallery.open(path) as writer:
         assert_hits(reader, vectors)
         added = unit_rows(50, seed=3)
         writer.add(new_items(added, 200))
@@ -216,7 +218,7 @@ def test_next_search_finds_what_another_process_wrote(path: Path) -> None:
 def test_search_during_changes(path: Path) -> None:
     failures: list[Exception] = []
     stop = threading.Event()
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
 
         def read() -> None:
             try:
@@ -243,33 +245,33 @@ def test_search_during_changes(path: Path) -> None:
 
 def test_other_model_is_refused(path: Path) -> None:
     other = replace(CARD, name="other", files={"model.safetensors": "1" * 64})
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         gallery.check_model(replace(CARD, name="same-weights"))
         with raises(ModelMismatchError, None, "toy", "other"):
             gallery.check_model(other)
     values = json.loads((path / "model.json").read_text())
     (path / "model.json").write_text(json.dumps({**values, "card": other.to_json()}))
     with raises(GalleryError, "other-model"):
-        Gallery.open(path)
+        VectorGallery.open(path)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "nonsense", '{"ref": "toy", "card": {"schema": 1}}'])
 def test_damaged_model_file_is_refused(path: Path, text: str) -> None:
     (path / "model.json").write_text(text)
     with raises(GalleryError, "damaged-gallery", path / "model.json"):
-        Gallery.open(path)
+        VectorGallery.open(path)
 
 
 def test_new_gallery_needs_a_new_folder(path: Path, tmp_path: Path) -> None:
     with raises(GalleryExistsError):
-        Gallery.create(path, CARD, "toy")
+        VectorGallery.create(path, CARD, "toy")
     (tmp_path / "file").write_text("precious")
     with raises(GalleryExistsError):
-        Gallery.create(tmp_path / "file", CARD, "toy")
+        VectorGallery.create(tmp_path / "file", CARD, "toy")
     with raises(GalleryError, "not-writable"):
-        Gallery.create(tmp_path / "file" / "below", CARD, "toy")
+        VectorGallery.create(tmp_path / "file" / "below", CARD, "toy")
     with raises(GalleryNotFoundError, None, tmp_path / "nowhere"):
-        Gallery.open(tmp_path / "nowhere")
+        VectorGallery.open(tmp_path / "nowhere")
     assert (tmp_path / "file").read_text() == "precious"
 
 
@@ -278,7 +280,7 @@ def test_new_gallery_needs_a_new_folder(path: Path, tmp_path: Path) -> None:
     [np.zeros(DIM, np.float32), np.zeros((1, DIM + 1), np.float32), np.full((1, DIM), np.nan, np.float32)],
 )
 def test_invalid_queries_are_refused(path: Path, vectors: np.ndarray) -> None:
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         with raises(UsageError, "invalid-value"):
             gallery.search(vectors, 3)
         with raises(UsageError, "invalid-value"):
@@ -288,13 +290,13 @@ def test_invalid_queries_are_refused(path: Path, vectors: np.ndarray) -> None:
 
 
 def test_empty_gallery_has_no_hits(tmp_path: Path) -> None:
-    with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
+    with VectorGallery.create(tmp_path / "g", CARD, "toy") as gallery:
         assert gallery.search(unit_rows(2), 5) == [[], []]
         assert gallery.search(unit_rows(0), 5) == []
         gallery.add(new_items(unit_rows(3)))
         gallery.remove([1, 2, 3])
         assert gallery.search(unit_rows(2), 5) == [[], []]
-    with Gallery.open(tmp_path / "g") as gallery:
+    with VectorGallery.open(tmp_path / "g") as gallery:
         assert gallery.search(unit_rows(2), 5) == [[], []]
 
 
@@ -339,7 +341,7 @@ def test_small_gallery_is_not_advised_to_tune(
 
 def test_unknown_metadata_keys_are_noted_without_hits(gallery: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     misspelt = Filter(where={"yeer": 1908, "Rome": "x", "year": [1908], "none": None})
-    with Gallery.open(gallery) as opened:
+    with VectorGallery.open(gallery) as opened:
         opened.store.describe(2, None, {"year": 1908, "none": None})
         opened.store.describe(3, None, {"place": [], "Rome": {"x": 1}})
         assert gallery_module.filter_notes(opened, misspelt, found=False) == [

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.gallery import Gallery, index_files
+from serving.gallery import VectorGallery, index_files
 from serving.gallery.gallery import STORE
 from serving.gallery.index import KINDS, FrozenIndex, Index, IndexSetting, build_index, find_kind
 from serving.gallery.index_files import EXACT, IDS, TuningPlan, compact
@@ -122,13 +122,13 @@ def test_recall_of_duplicates_and_of_few_vectors() -> None:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
+    with VectorGallery.create(tmp_path / "g", CARD, "toy") as gallery:
         gallery.add(new_items(clustered(400)))
     return tmp_path / "g"
 
 
 def test_tuning_chooses_a_fast_kind_with_the_recall(path: Path) -> None:
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         facts, rows = gallery.index.tune(0.9, 5, ["hnsw", "ivf-pq"])
         measured = dict(rows)
         assert list(measured) == ["flat", "hnsw", "ivf-pq"]
@@ -143,7 +143,7 @@ def test_tuning_chooses_a_fast_kind_with_the_recall(path: Path) -> None:
         assert (stats.kind, stats.recall, stats.k) == (best.setting.kind, best.recall, 5)
         assert stats.frozen == 400
         assert stats.bytes > 400 * DIM * 4
-    with Gallery.open(path) as again:
+    with VectorGallery.open(path) as again:
         assert again.index.stats() == stats
         with raises(UsageError, "invalid-value", "1.2"):
             again.index.tune(1.2)
@@ -171,7 +171,7 @@ def test_simplest_of_nearly_equal_kinds_is_chosen(
         return found[0], replace(found[1], milliseconds=milliseconds[name])
 
     monkeypatch.setattr(index_files, "measure_kind", measured)
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         facts, rows = gallery.index.tune(0.5, 5, list(reversed(milliseconds)))
         assert [name for name, _ in rows] == list(milliseconds), "the simplest first"
         assert facts is not None
@@ -179,7 +179,7 @@ def test_simplest_of_nearly_equal_kinds_is_chosen(
 
 
 def test_compaction_keeps_the_kind_and_its_recall(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with Gallery.open(path) as gallery, closing(Store(path / STORE)) as store:
+    with VectorGallery.open(path) as gallery, closing(Store(path / STORE)) as store:
         store.set_state("plan", '{"kind": "hnsw", "recall": 0.95, "k": 5}')
         gallery.add(new_items(clustered(200, seed=3), 400))
         facts = compact(path, store)
@@ -202,7 +202,7 @@ def test_compaction_keeps_the_kind_and_its_recall(path: Path, caplog: pytest.Log
 def test_files_open_with_faiss_and_numpy_alone(path: Path) -> None:
     import faiss
 
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         gallery.index.compact()
         folder = path / gallery.index.stats().generation
         expected = [hit.id for hit in gallery.search(clustered(1, seed=5), 9)[0]]

@@ -10,7 +10,7 @@ import faiss
 import numpy as np
 import pytest
 
-from serving.gallery import Gallery, tune
+from serving.gallery import VectorGallery, tune
 from serving.gallery import store as gallery_store
 from serving.gallery.backup import verify_gallery
 from serving.gallery.gallery import STORE
@@ -40,7 +40,7 @@ def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
 def path(tmp_path: Path) -> Path:
     """Gallery of items 1 to 100, of which every seventh was removed, in ten changes."""
     vectors = unit_rows(100)
-    with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
+    with VectorGallery.create(tmp_path / "g", CARD, "toy") as gallery:
         for start in range(0, 100, 10):
             gallery.add(new_items(vectors[start : start + 10], start))
             gallery.remove([n for n in range(start - 9, start + 1) if n > 0 and n % 7 == 0])
@@ -97,7 +97,7 @@ def test_compaction_writes_the_file_of_faiss(path: Path, block: int) -> None:
 
 
 def test_gallery_without_a_generation_is_read_in_blocks(path: Path, block: int) -> None:
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         ids, vectors = content(gallery)
         assert (ids.tolist(), gallery.index.stats().waiting) == (KEPT, len(KEPT))
         np.testing.assert_array_equal(vectors, kept_vectors())
@@ -108,14 +108,14 @@ def test_gallery_without_a_generation_is_read_in_blocks(path: Path, block: int) 
         gallery.index.compact()
         gallery.remove(left[:3])
         assert content(gallery)[0].tolist() == left[3:]
-    with Gallery.open(path) as again:
+    with VectorGallery.open(path) as again:
         assert (again.index.stats().frozen, again.index.stats().waiting) == (len(left), 3)
         assert content(again)[0].tolist() == left[3:]
     assert [check for check in verify_gallery(path) if check.ok is False] == []
 
 
 def test_vectors_of_some_ids(path: Path) -> None:
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         gallery.index.compact()
         gallery.add(new_items(unit_rows(2, seed=5), 100))
         gallery.remove([1, 101])
@@ -156,7 +156,7 @@ def test_sample_does_not_depend_on_blocks(block: int) -> None:
 
 
 def test_verify_finds_damage_in_any_block(path: Path, block: int) -> None:
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         gallery.index.compact()
     with closing(Store(path / STORE)) as store, store.database.transaction() as db:
         db.execute("UPDATE embeddings SET embedding = ? WHERE item = 50", (np.full(DIM, np.nan, np.float32).tobytes(),))

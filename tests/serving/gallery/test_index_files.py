@@ -14,7 +14,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from serving.gallery import Gallery
+from serving.gallery import VectorGallery
 from serving.gallery.backup import verify_gallery
 from serving.gallery.gallery import STORE
 from serving.gallery.index_files import (
@@ -36,7 +36,7 @@ from zoo.errors import GalleryError
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
+    with VectorGallery.create(tmp_path / "g", CARD, "toy") as gallery:
         gallery.add(new_items(unit_rows(200)))
     return tmp_path / "g"
 
@@ -69,7 +69,7 @@ def test_concurrent_writers_readers_and_compactions(path: Path) -> None:
     done = threading.Event()
 
     def write(start: int) -> None:
-        with Gallery.open(path) as gallery:
+        with VectorGallery.open(path) as gallery:
             for step in range(12):
                 vectors = unit_rows(5, seed=start + step)
                 ids = gallery.add(new_items(vectors, start + 5 * step)).ids
@@ -77,7 +77,7 @@ def test_concurrent_writers_readers_and_compactions(path: Path) -> None:
                 gallery.remove([ids[0]])
 
     def read() -> None:
-        with Gallery.open(path) as gallery:
+        with VectorGallery.open(path) as gallery:
             while not done.is_set():
                 known = dict(acknowledged)
                 for item_id in list(known)[1::5][-2:]:
@@ -85,7 +85,7 @@ def test_concurrent_writers_readers_and_compactions(path: Path) -> None:
                     assert item_id in {hit.id for hit in hits}
 
     def compact_repeatedly() -> None:
-        with Gallery.open(path) as gallery:
+        with VectorGallery.open(path) as gallery:
             while not done.is_set():
                 gallery.index.compact()
 
@@ -96,14 +96,14 @@ def test_concurrent_writers_readers_and_compactions(path: Path) -> None:
             done.set()
 
     together(write_both, read, read, compact_repeatedly, compact_repeatedly)
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         assert gallery.store.count() == 200 + 2 * 12 * 4
     assert_whole(path)
     assert len(list(path.glob("*index-*"))) == 1
 
 
 def test_reader_keeps_a_removed_generation(path: Path) -> None:
-    with Gallery.open(path) as writer, Gallery.open(path) as reader:
+    with VectorGallery.open(path) as writer, VectorGallery.open(path) as reader:
         writer.index.compact()
         assert_hits(reader, by_id(unit_rows(200)))
         index = reader.index.current()
@@ -132,9 +132,9 @@ def test_due_compaction_runs_at_close_and_in_background(tmp_path: Path) -> None:
     assert needs_compaction(DUE_AT_LEAST + 1, 10 * DUE_AT_LEAST)
     assert not needs_compaction(DUE_AT_LEAST + 1, 10 * DUE_AT_LEAST + 10)
     vectors = unit_rows(2 * DUE_AT_LEAST + 2)
-    with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
+    with VectorGallery.create(tmp_path / "g", CARD, "toy") as gallery:
         gallery.add(new_items(vectors[: DUE_AT_LEAST + 1]))
-    with Gallery.open(tmp_path / "g") as gallery:
+    with VectorGallery.open(tmp_path / "g") as gallery:
         assert gallery.index.stats().frozen == DUE_AT_LEAST + 1, "the writer compacted at close"
         gallery.index.compact_in_background()
         gallery.add(new_items(vectors[DUE_AT_LEAST + 1 :], DUE_AT_LEAST + 1))
@@ -151,7 +151,7 @@ def test_due_compaction_runs_at_close_and_in_background(tmp_path: Path) -> None:
 @pytest.mark.parametrize("in_background", [False, True])
 def test_closing_does_not_wait_for_a_compaction(tmp_path: Path, in_background: bool) -> None:
     """Leave a due compaction to another process that compacts, or to the background of a service."""
-    gallery = Gallery.create(tmp_path / "g", CARD, "toy")
+    gallery = VectorGallery.create(tmp_path / "g", CARD, "toy")
     if in_background:
         gallery.index.compact_in_background()
     with compaction_lock(tmp_path / "g", wait=True):
@@ -162,16 +162,16 @@ def test_closing_does_not_wait_for_a_compaction(tmp_path: Path, in_background: b
 
 
 def test_readers_do_not_compact(tmp_path: Path) -> None:
-    with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
+    with VectorGallery.create(tmp_path / "g", CARD, "toy") as gallery:
         gallery.add(new_items(unit_rows(DUE_AT_LEAST + 1)))
     generation(tmp_path / "g").rename(tmp_path / "gone")
-    with Gallery.open(tmp_path / "g") as gallery:
+    with VectorGallery.open(tmp_path / "g") as gallery:
         assert len(gallery.search(unit_rows(1), 5)[0]) == 5
     assert not list((tmp_path / "g").glob("index-*"))
 
 
 def test_full_disk_loses_nothing(path: Path) -> None:
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         gallery.index.compact()
         before, generations = gallery.store.items(limit=300), list(path.glob("index-*"))
         largest = max(file.stat().st_size for file in path.iterdir() if file.is_file())
@@ -192,14 +192,14 @@ def test_full_disk_loses_nothing(path: Path) -> None:
         gallery.add(new_items(unit_rows(1, seed=1), 200))
         gallery.index.compact()
     assert_whole(path)
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         assert gallery.store.count() == 201
 
 
 def test_background_compaction_retries_after_a_full_disk(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
+    with VectorGallery.create(tmp_path / "g", CARD, "toy") as gallery:
         gallery.index.compact_in_background()
         gallery.add(new_items(unit_rows(DUE_AT_LEAST + 1)))
         with full_disk(10):
@@ -226,7 +226,7 @@ def test_background_compaction_logs_an_unexpected_error_once(
     def fails(*args: object, **kwargs: object) -> None:
         raise OSError("too many open files")
 
-    with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
+    with VectorGallery.create(tmp_path / "g", CARD, "toy") as gallery:
         gallery.index.compact_in_background()
         monkeypatch.setattr("serving.gallery.index_files.compact", fails)
         gallery.add(new_items(unit_rows(DUE_AT_LEAST + 1)))
@@ -250,7 +250,7 @@ def reachable_copy(path: Path) -> Iterator[Path]:
 
 def test_read_only_gallery_is_not_compacted(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with reachable_copy(path) as folder:
-        with unwritable(folder), Gallery.open(folder) as gallery:
+        with unwritable(folder), VectorGallery.open(folder) as gallery:
             with pytest.raises(GalleryError) as caught:
                 gallery.index.compact()
             assert caught.value.code in ("not-writable", "read-only-gallery")
@@ -263,7 +263,7 @@ def test_read_only_gallery_is_not_compacted(path: Path, caplog: pytest.LogCaptur
 
 def test_index_equals_the_store_after_many_changes(tmp_path: Path) -> None:
     vectors = unit_rows(2000)
-    with Gallery.create(tmp_path / "g", CARD, "toy") as writer, Gallery.open(tmp_path / "g") as reader:
+    with VectorGallery.create(tmp_path / "g", CARD, "toy") as writer, VectorGallery.open(tmp_path / "g") as reader:
         writer.add(new_items(vectors[:1000]))
         writer.index.compact()
         reader.search(vectors[:1], 1)

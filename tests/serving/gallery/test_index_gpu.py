@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.gallery import Gallery
+from serving.gallery import VectorGallery
 from serving.gallery.index import FLAT, GPU_MAX_K, Index, stored_vectors
 from serving.gallery.search import Models, Searcher
 from serving.gallery.types import StoreChanges
@@ -195,11 +195,11 @@ def test_threads_share_a_gpu() -> None:
 
 def test_gallery_is_searched_on_the_gpu_after_each_compaction(tmp_path: Path) -> None:
     vectors = unit_rows(200)
-    with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
+    with VectorGallery.create(tmp_path / "g", CARD, "toy") as gallery:
         gallery.add(new_items(vectors))
         gallery.index.compact()
         assert gallery.index.stats().device == "cpu"
-    with Gallery.open(tmp_path / "g", device="cuda:0") as gallery:
+    with VectorGallery.open(tmp_path / "g", device="cuda:0") as gallery:
         assert gallery.index.stats().device == "cuda:0"
         gallery.remove([1, 2, 3])
         gallery.add(new_items(unit_rows(5, seed=3), 200))
@@ -219,7 +219,7 @@ def test_service_searches_on_the_device_of_its_models(
 ) -> None:
     asked = []
     folder = Path(shutil.copytree(gallery_folder, tmp_path / "g"))
-    with Gallery.open(folder) as gallery:
+    with VectorGallery.open(folder) as gallery:
         gallery.index.compact()
 
     def loaded(ref: str, runtime: str, precision: str, device: str | None) -> Any:

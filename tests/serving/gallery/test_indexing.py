@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from serving.gallery import Gallery
+from serving.gallery import VectorGallery
 from serving.gallery.filters import Filter
 from serving.gallery.indexing import find_images, index_folder, other_kinds
 from serving.gallery.originals import Originals
@@ -30,7 +30,7 @@ from zoo.models.load import Embedder
 def test_a_folder_becomes_a_gallery(model: Embedder, gallery_folder: Path, pictures: Path) -> None:
     files = sorted(path for path in pictures.rglob("*") if path.is_file())
     vectors = {path.relative_to(pictures).as_posix(): row for path, row in zip(files, model.embed(files), strict=True)}
-    with Gallery.open(gallery_folder) as gallery:
+    with VectorGallery.open(gallery_folder) as gallery:
         items = gallery.store.items(limit=100)
         assert len(items) == len(files) == len(toys.CLASSES) * toys.PER_CLASS
         for item in items:
@@ -40,7 +40,7 @@ def test_a_folder_becomes_a_gallery(model: Embedder, gallery_folder: Path, pictu
 
 
 def test_small_pictures_are_kept_pixel_by_pixel_and_large_ones_shrunk(gallery_folder: Path, pictures: Path) -> None:
-    with Gallery.open(gallery_folder) as gallery:
+    with VectorGallery.open(gallery_folder) as gallery:
         for item in gallery.store.items(0, 100, Filter(("green disc",))):
             thumbnail = gallery.store.thumbnail(item.id)
             with Image.open(BytesIO(thumbnail.data)) as shown, Image.open(pictures / item.source) as original:
@@ -79,7 +79,7 @@ def test_jpegs_decoded_small_have_whole_thumbnails(
     (tmp_path / "in").mkdir()
     toys.picture(2, np.random.default_rng(0), side=64).resize(size).save(tmp_path / "in" / "a.jpg")
     index_folder(model, "toy", tmp_path / "in", tmp_path / "g")
-    with Gallery.open(tmp_path / "g") as gallery, Image.open(BytesIO(gallery.store.thumbnail(1).data)) as shown:
+    with VectorGallery.open(tmp_path / "g") as gallery, Image.open(BytesIO(gallery.store.thumbnail(1).data)) as shown:
         assert shown.size == shown_size
         np.testing.assert_allclose(gallery.store.embedding(1), model.embed(tmp_path / "in" / "a.jpg")[0], atol=1e-6)
 
@@ -92,7 +92,7 @@ def test_indexing_again_adds_only_what_is_new(model: Embedder, folder: Path, tmp
     again = index_folder(model, "toy", folder, tmp_path / "g", batch_size=7)
     assert (again.found, again.added, again.already_there, again.items) == (26, 1, 24, 25)
     assert again.copies == [("twin.png", "new.png")]
-    with Gallery.open(tmp_path / "g") as gallery:
+    with VectorGallery.open(tmp_path / "g") as gallery:
         assert gallery.store.item(25).label is None
         assert gallery.store.item(25).source == "new.png"
 
@@ -106,7 +106,7 @@ def test_indexing_again_follows_the_folder(model: Embedder, folder: Path, tmp_pa
     report = index_folder(model, "toy", folder, tmp_path / "g")
     assert (report.found, report.added, report.already_there, report.moved, report.items) == (23, 0, 23, 7, 24)
     assert report.not_in_folder == ["red stripes/1.png"]
-    with Gallery.open(tmp_path / "g") as gallery:
+    with VectorGallery.open(tmp_path / "g") as gallery:
         (hit,) = gallery.search(model.embed(image), 1)[0]
         assert (hit.source, hit.label) == ("blue checks/moved.png", "blue checks")
         assert [gallery.store.count(Filter((label,))) for label in ("red stripes", "green", "green disc")] == [5, 6, 0]
@@ -141,22 +141,22 @@ def test_linked_folders_are_indexed_and_loops_are_not(model: Embedder, pictures:
     (tmp_path / "top" / "loop").symlink_to(tmp_path / "top")
     report = index_folder(model, "toy", tmp_path / "top", tmp_path / "g", follow_links=True)
     assert (report.found, report.added) == (toys.PER_CLASS, toys.PER_CLASS)
-    with Gallery.open(tmp_path / "g") as gallery:
+    with VectorGallery.open(tmp_path / "g") as gallery:
         assert gallery.store.count(Filter(("linked",))) == toys.PER_CLASS
 
 
 def test_a_run_that_was_broken_off_is_taken_up(
     model: Embedder, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add, calls = Gallery.add, []
+    add, calls = VectorGallery.add, []
 
-    def break_off(self: Gallery, items: list) -> object:
+    def break_off(self: VectorGallery, items: list) -> object:
         calls.append(len(items))
         if len(calls) == 3:
             raise KeyboardInterrupt
         return add(self, items)
 
-    monkeypatch.setattr(Gallery, "add", break_off)
+    monkeypatch.setattr(VectorGallery, "add", break_off)
     with pytest.raises(KeyboardInterrupt):
         index_folder(model, "toy", folder, tmp_path / "g", batch_size=5)
     monkeypatch.undo()
@@ -181,7 +181,7 @@ def test_file_names_of_any_bytes_are_stored(model: Embedder, folder: Path, tmp_p
     (folder / "red stripes" / "0.png").rename(folder / os.fsdecode(b"caf\xe9.png"))
     report = index_folder(model, "toy", folder, tmp_path / "g")
     assert report.unreadable == []
-    with Gallery.open(tmp_path / "g") as gallery:
+    with VectorGallery.open(tmp_path / "g") as gallery:
         assert "caf�.png" in {item.source for item in gallery.store.items()}
 
 
@@ -206,7 +206,7 @@ def test_labels_come_from_a_file(model: Embedder, folder: Path, tmp_path: Path) 
     )
     report = index_folder(model, "toy", folder, tmp_path / "g", labels=table)
     assert (report.added, report.unlabelled, report.labels_unused) == (24, 22, ["nowhere.png"])
-    with Gallery.open(tmp_path / "g") as gallery:
+    with VectorGallery.open(tmp_path / "g") as gallery:
         assert {item.source: item.label for item in gallery.store.items() if item.label} == {"red stripes/0.png": "red"}
     report = index_folder(model, "toy", folder, tmp_path / "g")
     assert (report.added, report.moved, report.kept) == (0, 0, 24), "who labels by a file does not mean the folders"
@@ -217,12 +217,12 @@ def test_labels_come_from_a_file(model: Embedder, folder: Path, tmp_path: Path) 
 def test_indexing_again_takes_no_label_away_that_somebody_gave(model: Embedder, folder: Path, tmp_path: Path) -> None:
     index_folder(model, "toy", folder, tmp_path / "g")
     source = "red stripes/0.png"
-    with Gallery.open(tmp_path / "g") as gallery:
+    with VectorGallery.open(tmp_path / "g") as gallery:
         corrected = next(item.id for item in gallery.store.items() if item.source == source)
         gallery.store.describe(corrected, label="by hand")
 
     def labels() -> dict[str, str | None]:
-        with Gallery.open(tmp_path / "g") as gallery:
+        with VectorGallery.open(tmp_path / "g") as gallery:
             return {item.source: item.label for item in gallery.store.items()}
 
     report = index_folder(model, "toy", folder, tmp_path / "g")
@@ -268,7 +268,7 @@ def test_another_model_can_neither_add_nor_search(
     with raises(ModelMismatchError) as raised:
         index_folder(other_model, "models/other", folder, tmp_path / "g")
     assert f"zoo gallery rebuild {tmp_path / 'g'} --model models/other" in str(raised.value)
-    with Gallery.open(tmp_path / "g") as gallery, pytest.raises(ModelMismatchError):
+    with VectorGallery.open(tmp_path / "g") as gallery, pytest.raises(ModelMismatchError):
         Searcher(gallery, other_model)
     with pytest.raises(ModelMismatchError):
         Searcher.open(tmp_path / "g", model=str(other_model.folder))
@@ -292,7 +292,7 @@ def test_a_model_that_does_not_give_its_golden_embedding_is_refused(gallery_fold
     model = load(toys.write_model(tmp_path / "m"), runtime="onnx")
     image = np.random.default_rng(0).integers(0, 256, (40, 50, 3), np.uint8)
     write_golden(model.folder, model.card, [image], model.run)
-    with Gallery.open(gallery_folder) as gallery:
+    with VectorGallery.open(gallery_folder) as gallery:
         assert Searcher(gallery, model).is_ready()
         write_golden(model.folder, model.card, [image], lambda pixels: -model.run(pixels))
         with raises(ModelFolderError, "golden-mismatch"):
@@ -320,7 +320,7 @@ def test_of_one_image_in_two_folders_the_other_label_is_named(model: Embedder, f
         report = index_folder(model, "toy", folder, tmp_path / "g")
         ((source, known, label),) = report.differing
         assert (source, label) == ("zebra/copy.png", first.parent.relative_to(folder).as_posix())
-        with Gallery.open(tmp_path / "g") as gallery:
+        with VectorGallery.open(tmp_path / "g") as gallery:
             assert gallery.store.item(known).label == label
 
 
@@ -332,12 +332,12 @@ def index(*words: object) -> int:
 
 
 def sources(gallery_folder: Path) -> set[str]:
-    with Gallery.open(gallery_folder) as gallery:
+    with VectorGallery.open(gallery_folder) as gallery:
         return {item.source for item in gallery.store.items(limit=100)}
 
 
 def count(gallery_folder: Path) -> int:
-    with Gallery.open(gallery_folder) as gallery:
+    with VectorGallery.open(gallery_folder) as gallery:
         return gallery.store.count()
 
 
@@ -473,7 +473,7 @@ def test_links_out_of_the_folder_are_left_out_or_followed(
     index(model_folder, folder, "--out", tmp_path / "followed", "--follow-links", "--json")
     report = json.loads(capsys.readouterr().out)
     assert (report["items"], report["links_left_out"]) == (27, [])
-    with Gallery.open(tmp_path / "followed") as gallery:
+    with VectorGallery.open(tmp_path / "followed") as gallery:
         originals = Originals.of(gallery)
         assert all(originals.read(item) for item in gallery.store.items(limit=-1)), "found again by their sources"
 

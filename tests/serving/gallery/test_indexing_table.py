@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from serving.gallery import Gallery
+from serving.gallery import VectorGallery
 from serving.gallery.filters import Filter
 from serving.gallery.indexing import index_folder
 from serving.gallery.originals import Originals, indexed_folders
@@ -34,7 +34,7 @@ def write(path: Path, *lines: str) -> Path:
 
 
 def metadata_of(gallery_folder: Path, source: str) -> dict[str, object]:
-    with Gallery.open(gallery_folder) as gallery:
+    with VectorGallery.open(gallery_folder) as gallery:
         return next(item.metadata for item in gallery.store.items(limit=100) if item.source == source)
 
 
@@ -100,7 +100,7 @@ def test_further_columns_are_metadata_to_filter_by(model: Embedder, folder: Path
     table = write(tmp_path / "t.csv", "path,label,year,artist", f"{FIRST},red,1908,Klimt", f"{SECOND},red,1950,")
     report = index_folder(model, "toy", folder, tmp_path / "g", labels=table)
     assert (report.added, report.metadata) == (24, ("year", "artist"))
-    with Gallery.open(tmp_path / "g") as gallery:
+    with VectorGallery.open(tmp_path / "g") as gallery:
         assert gallery.store.count(selection=Filter(where={"year": {"gte": 1900, "lt": 1950}})) == 1
         assert gallery.store.count(selection=Filter(where={"artist": "Klimt"})) == 1
     assert metadata_of(tmp_path / "g", SECOND) == {"year": 1950}
@@ -109,7 +109,7 @@ def test_further_columns_are_metadata_to_filter_by(model: Embedder, folder: Path
 def test_a_file_without_labels_leaves_those_of_the_folders(model: Embedder, folder: Path, tmp_path: Path) -> None:
     table = write(tmp_path / "t.csv", "path,year", f"{FIRST},1908")
     index_folder(model, "toy", folder, tmp_path / "g", labels=table)
-    with Gallery.open(tmp_path / "g") as gallery:
+    with VectorGallery.open(tmp_path / "g") as gallery:
         labels = {item.source: item.label for item in gallery.store.items(limit=100)}
     assert labels == {source: source.rpartition("/")[0] for source in labels}
     assert metadata_of(tmp_path / "g", FIRST) == {"year": 1908}
@@ -125,14 +125,14 @@ def test_a_file_of_labels_is_a_table_as_other_commands_read_it(
     report = index_folder(model, "toy", folder, tmp_path / "g", labels=table)
     assert (report.unlabelled, report.labels_unused, report.metadata) == (23, [], ("year",))
     assert metadata_of(tmp_path / "g", FIRST) == {"year": 1908}
-    with Gallery.open(tmp_path / "g") as gallery:
+    with VectorGallery.open(tmp_path / "g") as gallery:
         assert gallery.store.count(Filter(("zebra",))) == 1
 
 
 def test_the_file_replaces_the_keys_that_it_has_and_no_others(model: Embedder, folder: Path, tmp_path: Path) -> None:
     gallery_folder = tmp_path / "g"
     index_folder(model, "toy", folder, gallery_folder)
-    with Gallery.open(gallery_folder) as gallery:
+    with VectorGallery.open(gallery_folder) as gallery:
         for item in gallery.store.items(limit=100):
             gallery.store.describe(item.id, metadata={"by": "hand", "year": 1})
     table = write(tmp_path / "t.csv", "path,year,artist", f"{FIRST},1908,Klimt", f"{SECOND},,Schiele")
@@ -170,7 +170,7 @@ def test_a_value_of_another_kind_is_another_value(model: Embedder, folder: Path,
 
 def test_added_again_with_a_value_of_another_kind_it_differs(model: Embedder, folder: Path, tmp_path: Path) -> None:
     index_folder(model, "toy", folder, tmp_path / "g")
-    with Gallery.open(tmp_path / "g") as gallery:
+    with VectorGallery.open(tmp_path / "g") as gallery:
         item = gallery.store.items(limit=1)[0]
         gallery.store.describe(item.id, metadata={"sold": 1, "year": 1908})
         item = gallery.store.item(item.id)
@@ -189,7 +189,7 @@ def write_table(path: Path, *rows: Iterable[str]) -> Path:
 
 
 def items_of(gallery_folder: Path) -> dict[str, Item]:
-    with Gallery.open(gallery_folder) as gallery:
+    with VectorGallery.open(gallery_folder) as gallery:
         return {item.source: item for item in gallery.store.items(limit=100)}
 
 
@@ -211,7 +211,7 @@ def test_labels_and_metadata_are_the_tables(model: Embedder, folder: Path, tmp_p
         f"{CHECKS}/2.png": (None, {"split": "test", "year": 1950}),
     }
     assert [item.id for item in found.values()] == [1, 2, 3], "in the order of the rows"
-    with Gallery.open(tmp_path / "g") as gallery:
+    with VectorGallery.open(tmp_path / "g") as gallery:
         assert gallery.store.count(selection=Filter(where={"split": "test"})) == 2
 
 
@@ -234,7 +234,7 @@ def test_a_source_is_the_path_below_the_tables_folder_or_the_full_path(
     elsewhere = [str(folder / part) for part in (f"{STRIPES}/1.png", f"{CHECKS}/2.png", f"{CHECKS}/3.png")]
     assert list(found) == ["here.png", *elsewhere]
     assert {item.label for item in found.values()} == {None}, "a table without labels gives none"
-    with Gallery.open(tmp_path / "g") as gallery:
+    with VectorGallery.open(tmp_path / "g") as gallery:
         assert indexed_folders(gallery) == [folder / "tables"]
         originals = Originals.of(gallery)
         assert all(originals.read(item) for item in found.values()), "each is found again by its source"

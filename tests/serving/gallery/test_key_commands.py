@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from serving.gallery import Gallery
+from serving.gallery import VectorGallery
 from tests.commandline import run_here as run
 from tests.raising import raises
 from tests.serving.gallery.test_store_keys import noise
@@ -47,7 +47,7 @@ def test_add_list_search_and_remove(path: Path, files: list[Path], capsys: Captu
     assert "2 removed, 1 not there" in said(
         "gallery remove", path, *("--key", "a/0", "--key", "b", "--key", "c"), status=2
     )
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         assert gallery.store.count() == 24
 
 
@@ -65,5 +65,5 @@ def test_what_makes_no_sense_is_refused(path: Path, files: list[Path], capsys: C
     assert run("gallery add", path, files[0], "--key", "k") == 1
     assert "left out" in capsys.readouterr().out
     Image.new("RGB", (9, 9)).save(files[0])
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         assert gallery.store.count() == 24

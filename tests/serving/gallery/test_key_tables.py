@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.gallery import Gallery
+from serving.gallery import VectorGallery
 from serving.gallery.indexing import IndexingReport, index_folder
 from tests.commandline import run_here as run
 from tests.raising import raises
@@ -30,12 +30,12 @@ def draw(folder: Path, **numbers: int) -> None:
 
 
 def keys_of(gallery: Path) -> dict[str | None, tuple[str, str | None, dict[str, object]]]:
-    with Gallery.open(gallery) as opened:
+    with VectorGallery.open(gallery) as opened:
         return {item.key: (item.source, item.label, item.metadata) for item in opened.store.items(0, 100)}
 
 
 def nearest_key(gallery: Path, model: Embedder, number: int) -> tuple[str | None, bool]:
-    with Gallery.open(gallery) as opened:
+    with VectorGallery.open(gallery) as opened:
         hit = opened.search(model.embed([noise(number)]), 1)[0][0]
         return hit.key, hit.similarity > 0.9999
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serving.gallery import Gallery, NewItem
+from serving.gallery import NewItem, VectorGallery
 from serving.gallery.backup import verify_gallery
 from serving.gallery.types import MAX_KEY, NO_PICTURE, check_key, unit_vector, vector_sha256
 from tests.raising import raises
@@ -36,8 +36,8 @@ def new_address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Addr
 
 
 @pytest.fixture
-def gallery(new_address: Address) -> Iterator[Gallery]:
-    with Gallery.create(new_address(), CARD, "toy") as opened:
+def gallery(new_address: Address) -> Iterator[VectorGallery]:
+    with VectorGallery.create(new_address(), CARD, "toy") as opened:
         yield opened
 
 
@@ -46,18 +46,18 @@ def keyed(number: int, key: str | None, label: str | None = None, **metadata: ob
     return replace(new_item(number), embedding=vector, label=label, metadata=metadata, key=key)
 
 
-def by_key(gallery: Gallery) -> dict[str | None, tuple[str, str | None, dict[str, object]]]:
+def by_key(gallery: VectorGallery) -> dict[str | None, tuple[str, str | None, dict[str, object]]]:
     items = gallery.store.items(0, 1000)
     return {item.key: (item.content_sha256, item.label, item.metadata) for item in items}
 
 
-def first(gallery: Gallery, number: int) -> tuple[str | None, float]:
+def first(gallery: VectorGallery, number: int) -> tuple[str | None, float]:
     """Return the key and the similarity of the item that is nearest to the vector of image `number`."""
     hit = gallery.search(unit_rows(1, number), 1)[0][0]
     return hit.key, hit.similarity
 
 
-def test_the_same_image_is_updated_and_another_one_replaces_it(gallery: Gallery) -> None:
+def test_the_same_image_is_updated_and_another_one_replaces_it(gallery: VectorGallery) -> None:
     (made,) = gallery.put([keyed(1, "k", "wren", year=1908)])
     assert (made.status, first(gallery, 1)[0]) == ("created", "k")
     (same,) = gallery.put([keyed(1, "k", "wren", year=1908)])
@@ -74,7 +74,7 @@ def test_the_same_image_is_updated_and_another_one_replaces_it(gallery: Gallery)
         gallery.store.item(made.id or 0)
 
 
-def test_images_that_are_there_already(gallery: Gallery) -> None:
+def test_images_that_are_there_already(gallery: VectorGallery) -> None:
     one, two = gallery.add([keyed(1, None, "a"), keyed(2, "two", "b")]).ids
     (adopted,) = gallery.put([keyed(1, "one", "c")])
     assert (adopted.status, adopted.id) == ("updated", one)
@@ -87,7 +87,7 @@ def test_images_that_are_there_already(gallery: Gallery) -> None:
     assert contents == {"one": f"{3:064x}", "two": f"{2:064x}", "four": f"{4:064x}", "five": f"{5:064x}"}
 
 
-def test_random_puts_are_those_of_a_dictionary(gallery: Gallery) -> None:
+def test_random_puts_are_those_of_a_dictionary(gallery: VectorGallery) -> None:
     rng, oracle = np.random.default_rng(0), dict[str, int]()
     for _ in range(12):
         batch = [(f"k{rng.integers(6)}", int(rng.integers(8))) for _ in range(rng.integers(1, 6))]
@@ -106,7 +106,7 @@ def test_random_puts_are_those_of_a_dictionary(gallery: Gallery) -> None:
     assert gallery.store.count() == len(oracle)
 
 
-def test_any_text_without_control_characters_is_a_key(gallery: Gallery) -> None:
+def test_any_text_without_control_characters_is_a_key(gallery: VectorGallery) -> None:
     gallery.put([keyed(number, key) for number, key in enumerate(KEYS)])
     for number, key in enumerate(KEYS):
         assert gallery.store.item_of_key(key).content_sha256 == f"{number:064x}", key
@@ -130,7 +130,7 @@ def test_any_text_without_control_characters_is_a_key(gallery: Gallery) -> None:
     assert gallery.store.count() == before
 
 
-def test_a_key_is_given_changed_and_taken_back(gallery: Gallery) -> None:
+def test_a_key_is_given_changed_and_taken_back(gallery: VectorGallery) -> None:
     one, two = gallery.add([keyed(1, None), keyed(2, "two")]).ids
     gallery.store.describe(one, key="one")
     gallery.store.describe(one, key="one", label="x")
@@ -144,7 +144,7 @@ def test_a_key_is_given_changed_and_taken_back(gallery: Gallery) -> None:
     assert (gallery.store.item(one).key, gallery.store.item(two).key) == ("two", None)
 
 
-def test_items_of_which_only_the_vector_is_known(gallery: Gallery) -> None:
+def test_items_of_which_only_the_vector_is_known(gallery: VectorGallery) -> None:
     (vector,) = unit_rows(1, 1)
     items = [
         NewItem(key, vector, NO_PICTURE, vector_sha256(key, vector), metadata={"n": 1}, key=key) for key in ("a", "b")
@@ -181,10 +181,10 @@ def test_vectors_of_any_length_become_unit_vectors() -> None:
 
 REPLACE = """
 import sys
-from serving.gallery import Gallery
+from serving.gallery import VectorGallery
 from tests.serving.gallery.test_keys import keyed
 
-with Gallery.open(sys.argv[1]) as gallery:
+with VectorGallery.open(sys.argv[1]) as gallery:
     print("open", flush=True)
     for number in range(1, 101):
         gallery.put([keyed(number, "hot")])
@@ -196,7 +196,7 @@ with Gallery.open(sys.argv[1]) as gallery:
 @pytest.mark.slow
 def test_a_search_finds_a_key_exactly_once_while_another_process_replaces_it(tmp_path: Path) -> None:
     path = tmp_path / "g"
-    with Gallery.create(path, CARD, "toy") as gallery:
+    with VectorGallery.create(path, CARD, "toy") as gallery:
         gallery.put([keyed(0, "hot"), *(keyed(number, f"k{number}") for number in range(1000, 1020))])
         with subprocess.Popen(
             [sys.executable, "-c", REPLACE, str(path)], cwd=ROOT, stdout=subprocess.PIPE, text=True

@@ -11,15 +11,15 @@ import pytest
 from sklearn.decomposition import PCA
 from sklearn.manifold import trustworthiness
 
-from serving.gallery import Gallery
+from serving.gallery import VectorGallery
 from serving.gallery.map import Atlas, draw, neighbour_plane, principal_plane
 from tests.serving import toys
 
 
 @pytest.fixture
-def gallery(gallery_folder: Path, tmp_path: Path) -> Iterator[Gallery]:
+def gallery(gallery_folder: Path, tmp_path: Path) -> Iterator[VectorGallery]:
     shutil.copytree(gallery_folder, tmp_path / "copy")
-    with Gallery.open(tmp_path / "copy") as opened:
+    with VectorGallery.open(tmp_path / "copy") as opened:
         yield opened
 
 
@@ -72,7 +72,7 @@ def test_few_or_equal_vectors_stay_where_they_start() -> None:
         np.testing.assert_array_equal(neighbour_plane(vectors, start), start)
 
 
-def test_a_map_is_drawn_anew_once_the_gallery_has_changed(gallery: Gallery) -> None:
+def test_a_map_is_drawn_anew_once_the_gallery_has_changed(gallery: VectorGallery) -> None:
     atlas = Atlas()
     first = atlas.map_of(gallery)
     assert atlas.map_of(gallery) is first
@@ -84,13 +84,13 @@ def test_a_map_is_drawn_anew_once_the_gallery_has_changed(gallery: Gallery) -> N
     assert draw(gallery, 5) == draw(gallery, 5)
 
 
-def test_an_empty_gallery_has_an_empty_map(gallery: Gallery) -> None:
+def test_an_empty_gallery_has_an_empty_map(gallery: VectorGallery) -> None:
     gallery.remove(range(1, 100))
     assert draw(gallery) == {"total": 0, "explained": [0, 0], "points": []}
 
 
 def test_labels_are_counted(http: httpx.Client, gallery_folder: Path) -> None:
-    with Gallery.open(gallery_folder) as gallery:
+    with VectorGallery.open(gallery_folder) as gallery:
         expected = Counter(gallery.store.labels().values())
     answer = http.get("/labels").json()
     assert answer["total"] == len(expected) == len(toys.CLASSES)

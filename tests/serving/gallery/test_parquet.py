@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from pyarrow import parquet
 
-from serving.gallery import Gallery
+from serving.gallery import VectorGallery
 from serving.gallery.parquet import INDEX, ITEMS, ImportedItems, export_gallery, import_gallery
 from tests.raising import raises
 from tests.serving.gallery.test_database import full_disk
@@ -21,7 +21,7 @@ from zoo.errors import GalleryError, GalleryNotFoundError, ModelMismatchError, U
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
+    with VectorGallery.create(tmp_path / "g", CARD, "toy") as gallery:
         items = new_items(unit_rows(1200))
         gallery.add([replace(items[0], label=None, metadata={"year": 1908, "ä": ["ü"]}), *items[1:]])
         gallery.remove([5, 7])
@@ -32,7 +32,7 @@ def test_an_export_opens_without_us(path: Path, tmp_path: Path) -> None:
     assert export_gallery(path, tmp_path / "out") == 1198
     rows = parquet.read_table(tmp_path / "out" / ITEMS).to_pylist()
     index = faiss.read_index(str(tmp_path / "out" / INDEX))
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         for row in rows[:: len(rows) // 20]:
             item = gallery.store.item(row["id"])
             assert (row["source"], row["label"], row["added_at"]) == (item.source, item.label, item.added_at)
@@ -51,7 +51,7 @@ def test_an_export_opens_without_us(path: Path, tmp_path: Path) -> None:
 def test_an_export_reads_back(path: Path, tmp_path: Path) -> None:
     export_gallery(path, tmp_path / "out")
     assert import_gallery(tmp_path / "out", tmp_path / "new") == ImportedItems(1198, 1198, None)
-    with Gallery.open(path) as old, Gallery.open(tmp_path / "new") as new:
+    with VectorGallery.open(path) as old, VectorGallery.open(tmp_path / "new") as new:
         assert new.model_ref == old.model_ref
         for before, after in zip(old.store.items(limit=2000), new.store.items(limit=2000), strict=True):
             assert replace(after, id=before.id, change=before.change) == before
@@ -61,7 +61,7 @@ def test_an_export_reads_back(path: Path, tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_named_and_nothing_is_left(path: Path, tmp_path: Path) -> None:
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         gallery.add(new_items(unit_rows(3000, seed=1), 200))
     there = set(tmp_path.iterdir())
     # SQLite itself maps 32 KiB; the file of the vectors is larger.
@@ -73,7 +73,7 @@ def test_a_full_disk_is_named_and_nothing_is_left(path: Path, tmp_path: Path) ->
 def test_exports_of_other_models_and_damaged_ones_are_refused(path: Path, tmp_path: Path) -> None:
     export_gallery(path, tmp_path / "out")
     other = replace(CARD, name="other", files={"model.safetensors": "1" * 64})
-    with Gallery.create(tmp_path / "other", other, "other"):
+    with VectorGallery.create(tmp_path / "other", other, "other"):
         pass
     with pytest.raises(ModelMismatchError):
         import_gallery(tmp_path / "out", tmp_path / "other")

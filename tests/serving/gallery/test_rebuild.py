@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serving.gallery import Gallery, Item
+from serving.gallery import Item, VectorGallery
 from serving.gallery.backup import verify_gallery
 from serving.gallery.gallery import STORE
 from serving.gallery.rebuild import LAST, MissingItem, MissingItemsError, Outcome, Rebuild
@@ -59,7 +59,7 @@ class Maker:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
+    with VectorGallery.create(tmp_path / "g", CARD, "toy") as gallery:
         gallery.add(new_items(unit_rows(200)))
         gallery.index.compact()
         gallery.store.set_fact("calibration", "of the first model")
@@ -79,7 +79,7 @@ def rebuild(path: Path, make: Maker, drop: bool = False, swap: bool = True) -> N
         run.fill()
         if run.missing() and not drop:
             raise MissingItemsError(run.missing())
-        with Gallery.open(path, other=True) as shadow:
+        with VectorGallery.open(path, other=True) as shadow:
             shadow.index.compact()
         if swap:
             run.swap(drop)
@@ -88,7 +88,7 @@ def rebuild(path: Path, make: Maker, drop: bool = False, swap: bool = True) -> N
 def assert_is(path: Path, card: Card) -> dict[int, str]:
     """Every item is embedded by this model, and found by exact search; their sources by id."""
     assert [check for check in verify_gallery(path) if check.ok is False] == []
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         assert gallery.card == card
         ids, vectors = content(gallery)
         sources = {item.id: item.source for item in gallery.store.items(limit=-1)}
@@ -103,19 +103,19 @@ def assert_is(path: Path, card: Card) -> dict[int, str]:
 
 
 def test_a_gallery_gets_another_model_and_the_first_one_back(path: Path) -> None:
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         before = gallery.store.items(limit=-1)
         first = {item.id: gallery.store.embedding(item.id) for item in before}
         generation = gallery.index.stats().generation
     make = Maker(OTHER)
     rebuild(path, make, swap=False)
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         assert gallery.card == CARD, "nothing has changed yet"
         assert gallery.index.stats().generation == generation
     rebuild(path, make)
     assert make.asked == 199, "what was made is not made again"
     sources = assert_is(path, OTHER)
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         assert gallery.store.items(limit=-1) == before
         assert len(sources) == 199
         assert gallery.store.fact("calibration") is None
@@ -124,12 +124,12 @@ def test_a_gallery_gets_another_model_and_the_first_one_back(path: Path) -> None
         assert (gallery.model_ref, json.loads((path / MODEL).read_text())["ref"]) == ("other", "other")
         gallery.add([_item(500, OTHER)])
         gallery.remove([7])
-    with Gallery.open(path) as gallery:  # the way back, with an item that the first model has not seen
+    with VectorGallery.open(path) as gallery:  # the way back, with an item that the first model has not seen
         query = unit_rows(1)[0]
     back = Maker(CARD)
     rebuild(path, back)
     assert back.asked == 1
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         assert gallery.card == CARD
         assert gallery.store.fact("calibration") == "of the first model"
         ids, vectors = content(gallery)
@@ -147,7 +147,7 @@ def _item(number: int, card: Card) -> object:
 
 def test_what_is_written_meanwhile_is_in_the_new_embeddings(path: Path) -> None:
     """Added, removed and described between any two batches, also in the transaction of the exchange."""
-    with Gallery.open(path) as writer:
+    with VectorGallery.open(path) as writer:
         numbers = iter(range(1000, 5000))
 
         def add(count: int) -> object:
@@ -174,9 +174,9 @@ def test_what_is_written_meanwhile_is_in_the_new_embeddings(path: Path) -> None:
 
 
 def test_a_description_meanwhile_is_kept(path: Path) -> None:
-    with Gallery.open(path) as writer:
+    with VectorGallery.open(path) as writer:
         rebuild(path, Maker(OTHER, meanwhile=[lambda: writer.store.describe(10, "new", {"year": 1908})]))
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         assert (gallery.store.item(10).label, gallery.store.item(10).metadata) == ("new", {"year": 1908})
 
 
@@ -188,10 +188,10 @@ def test_a_rebuild_that_was_broken_off_goes_on(path: Path) -> None:
     make = Maker(OTHER, meanwhile=[lambda: None, stop])
     with pytest.raises(KeyboardInterrupt):
         rebuild(path, make)
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         assert gallery.card == CARD
     assert [check for check in verify_gallery(path) if check.ok is False] == []
-    with Gallery.open(path, other=True) as shadow:
+    with VectorGallery.open(path, other=True) as shadow:
         assert shadow.store.count() == 0, "nothing is settled yet"
     again = Maker(OTHER)
     rebuild(path, again)
@@ -204,7 +204,7 @@ def test_what_cannot_be_embedded_is_named_and_dropped_only_when_told(path: Path)
     with raises(MissingItemsError, "missing-items", 2) as caught:
         rebuild(path, Maker(OTHER, lost))
     assert [one.source for one in caught.value.missing] == list(lost)
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         assert (gallery.card, gallery.store.count()) == (CARD, 199)
         gallery.remove([4])  # 3.png: an item that is gone is not missed
     found = Maker(OTHER, ("42.png",))
@@ -214,13 +214,13 @@ def test_what_cannot_be_embedded_is_named_and_dropped_only_when_told(path: Path)
     assert len(sources) == 197
     assert not set(lost) & set(sources.values())
     rebuild(path, Maker(CARD))
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         assert gallery.store.count() == 197, "dropped for good"
 
 
 def test_what_could_not_be_embedded_at_first_is_taken_up_later(path: Path) -> None:
     rebuild(path, Maker(OTHER, ("3.png",)), drop=True, swap=False)
-    with Gallery.open(path, other=True) as shadow, Gallery.open(path) as gallery:
+    with VectorGallery.open(path, other=True) as shadow, VectorGallery.open(path) as gallery:
         assert (shadow.store.count(), gallery.store.count()) == (198, 199)
         assert shadow.card == OTHER
         assert 4 not in shadow.store.labels()
@@ -233,7 +233,7 @@ def test_what_could_not_be_embedded_at_first_is_taken_up_later(path: Path) -> No
 
 
 def test_a_gallery_that_is_open_answers_as_before_or_not_at_all(path: Path) -> None:
-    with Gallery.open(path) as old, Gallery.open(path) as writer:
+    with VectorGallery.open(path) as old, VectorGallery.open(path) as writer:
         rebuild(path, Maker(THIRD))  # as many numbers as the first, so that nothing but the check tells them apart
         for call in (
             lambda: old.search(unit_rows(1), 3),
@@ -257,7 +257,7 @@ def test_a_gallery_that_is_open_answers_as_before_or_not_at_all(path: Path) -> N
 
 
 def test_a_search_under_way_ends_with_the_vectors_that_it_began_with(path: Path) -> None:
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         index, wanted = gallery.index.current(), gallery.search(unit_rows(3, seed=9), 5)
         rebuild(path, Maker(THIRD))
         _, found = index.search(unit_rows(3, seed=9), 5)
@@ -289,7 +289,7 @@ def test_the_last_rebuild_that_was_begun_counts(path: Path) -> None:
         assert store.staging.slot() is None
     assert_is(path, THIRD)
     with raises(GalleryError, "no-other-model"):
-        Gallery.open(path, other=True)
+        VectorGallery.open(path, other=True)
 
 
 @pytest.mark.parametrize(("sql", "right"), [
@@ -307,12 +307,12 @@ def test_verify_accepts_a_slot_that_is_half_emptied_only(path: Path, sql: str, r
 
 
 def test_on_a_full_disk_the_gallery_stays_as_it_was(path: Path) -> None:
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         before = content(gallery)
     for limit in (2000, 20_000):
         with full_disk(limit), pytest.raises(GalleryError):
             rebuild(path, Maker(OTHER))
-        with Gallery.open(path) as gallery:
+        with VectorGallery.open(path) as gallery:
             assert gallery.card == CARD
             np.testing.assert_array_equal(content(gallery)[1], before[1])
     rebuild(path, Maker(OTHER))
@@ -321,7 +321,7 @@ def test_on_a_full_disk_the_gallery_stays_as_it_was(path: Path) -> None:
 
 def test_compactions_of_both_models_keep_each_other(path: Path) -> None:
     rebuild(path, Maker(OTHER), swap=False)
-    with Gallery.open(path) as gallery, Gallery.open(path, other=True) as shadow:
+    with VectorGallery.open(path) as gallery, VectorGallery.open(path, other=True) as shadow:
         gallery.index.compact()
         assert shadow.index.stats().frozen == 199
         shadow.index.compact()
@@ -331,7 +331,7 @@ def test_compactions_of_both_models_keep_each_other(path: Path) -> None:
         assert gallery.index.stats().recall == 1.0
     rebuild(path, Maker(OTHER))
     assert_is(path, OTHER)
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         assert gallery.index.stats().recall is None, "what was measured was of the other model"
 
 

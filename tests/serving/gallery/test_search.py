@@ -15,7 +15,7 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper
 
-from serving.gallery import Gallery, NewItem
+from serving.gallery import NewItem, VectorGallery
 from serving.gallery.calibration import background_of, calibrate_gallery
 from serving.gallery.filters import Filter
 from serving.gallery.search import (
@@ -81,7 +81,7 @@ def test_limits_of_requests_do_not_hold_for_the_golden_image(gallery_folder: Pat
 
 
 def test_index_embeds_with_the_variant(varied: Path, gallery: Path, pictures: Path) -> None:
-    with Gallery.open(gallery) as opened:
+    with VectorGallery.open(gallery) as opened:
         for item in opened.store.items()[:5]:
             image = (pictures / item.source).read_bytes()
             embedding = opened.store.embedding(item.id)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from serving.gallery import Gallery, schema
+from serving.gallery import VectorGallery, schema
 from serving.gallery.gallery import STORE
 from serving.gallery.staging import StagedEmbedding
 from serving.gallery.store import Store
@@ -98,11 +98,11 @@ def test_second_slot_counts_its_own_items(path: Path) -> None:
 
 
 def test_wrong_count_is_reported_and_search_still_works(tmp_path: Path) -> None:
-    with Gallery.create(tmp_path / "g", CARDS[0], "toy") as gallery:
+    with VectorGallery.create(tmp_path / "g", CARDS[0], "toy") as gallery:
         gallery.add([new_item(number) for number in range(3)])
     with closing(sqlite3.connect(tmp_path / "g" / STORE, isolation_level=None)) as db:
         db.execute("UPDATE state SET value = 7 WHERE key = 'count'")
-    with Gallery.open(tmp_path / "g") as gallery:
+    with VectorGallery.open(tmp_path / "g") as gallery:
         hits = gallery.search(new_item(1).embedding[None], 5)[0]
         assert (hits[0].source, len(hits)) == ("1.png", 3)
     with closing(Store(tmp_path / "g" / STORE)) as store:

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from serving.client import Client
-from serving.gallery import Gallery
+from serving.gallery import VectorGallery
 from serving.gallery.parquet import export_gallery, import_gallery
 from serving.gallery.search import Searcher
 from tests.serving import toys
@@ -51,7 +51,7 @@ def test_the_same_key_again_is_the_item_that_is_there(service: httpx.Client, pat
     assert item["key"] == "cam-1/0001.jpg"
     assert again.json()["items"] == [item]
     assert service.get(f"/items/{item['id']}").json() == item
-    with Gallery.open(path) as gallery:  # another process knows it
+    with VectorGallery.open(path) as gallery:  # another process knows it
         assert gallery.store.item(item["id"]).key == "cam-1/0001.jpg"
     for picture, key in ((noise(2), "cam-1/0001.jpg"), (noise(1), "another")):
         refused = add(service, picture, key=key)
@@ -101,5 +101,5 @@ def test_the_client_and_the_command_line_know_keys(
     assert json.loads(capsys.readouterr().out)["items"][0]["key"] == "mine"
     export_gallery(path, tmp_path / "out")
     import_gallery(tmp_path / "out", tmp_path / "copy")
-    with Gallery.open(tmp_path / "copy") as copy:
+    with VectorGallery.open(tmp_path / "copy") as copy:
         assert [item.key for item in copy.store.items(limit=100)] == [None] * 24 + ["mine"]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from serving.gallery import Gallery
+from serving.gallery import VectorGallery
 from serving.gallery.backup import verify_gallery
 from serving.gallery.calibration import calibrate_gallery, stored_calibration
 from serving.gallery.evaluate import report
@@ -49,28 +49,28 @@ def told(capsys: Capture, command: str, *words: object) -> dict:
 
 def vectors(path: Path) -> np.ndarray:
     assert [check for check in verify_gallery(path) if check.ok is False] == []
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         return content(gallery)[1]
 
 
 def test_the_gallery_is_as_if_the_new_model_had_indexed_it(
     gallery: Path, folder: Path, model: Embedder, other_model: Embedder, tmp_path: Path, capsys: Capture
 ) -> None:
-    with Gallery.open(gallery) as opened:
+    with VectorGallery.open(gallery) as opened:
         sources = [item.source for item in opened.store.items(limit=100)]
         before = calibrate_gallery(opened)
     outcome = told(capsys, "gallery rebuild", gallery, "--model", other_model.folder)
     assert (outcome["embedded"], outcome["missing"], outcome["swapped"]) == (24, [], False)
     assert outcome["models"] == [model.card.identity, other_model.card.identity]
     assert outcome["date"].startswith("20")
-    with Gallery.open(gallery) as opened:
+    with VectorGallery.open(gallery) as opened:
         assert opened.card == model.card
     outcome = told(capsys, "gallery rebuild", gallery, "--model", other_model.folder, "--swap")
     assert (outcome["embedded"], outcome["swapped"]) == (0, True)
     run("gallery stats", gallery)
     assert "has embeddings by toy-pool as well: zoo gallery rollback" in capsys.readouterr().out
     np.testing.assert_allclose(vectors(gallery), other_model.embed([folder / one for one in sources]), atol=1e-5)
-    with Gallery.open(gallery) as opened:
+    with VectorGallery.open(gallery) as opened:
         assert (opened.card, opened.model_ref) == (other_model.card, str(other_model.folder))
         after = stored_calibration(opened)
         assert after
@@ -78,7 +78,7 @@ def test_the_gallery_is_as_if_the_new_model_had_indexed_it(
     assert run("gallery rollback", gallery) == 0
     assert "has toy-pool again" in capsys.readouterr().out
     np.testing.assert_allclose(vectors(gallery), model.embed([folder / one for one in sources]), atol=1e-5)
-    with Gallery.open(gallery) as opened:
+    with VectorGallery.open(gallery) as opened:
         assert stored_calibration(opened) == before
 
 
@@ -92,7 +92,7 @@ def test_the_command_that_swaps_the_models_is_printed_with_all_options(
     swap = shlex.split(capsys.readouterr().out.strip().rpartition("zoo gallery rebuild ")[2])
     assert parsed("gallery rebuild", *swap) == {**parsed("gallery rebuild", *words), "swap": True}
     assert run("gallery rebuild", *swap) == 0
-    with Gallery.open(gallery) as opened:
+    with VectorGallery.open(gallery) as opened:
         assert opened.card == other_model.card
 
 
@@ -106,7 +106,7 @@ def test_rollback_to_a_model_that_has_moved(
     with pytest.raises(ModelNotFoundError):
         run("gallery rollback", tmp_path / "g")
     assert run("gallery rollback", tmp_path / "g", "--model", new) == 0
-    with Gallery.open(tmp_path / "g") as opened:
+    with VectorGallery.open(tmp_path / "g") as opened:
         assert (opened.card, opened.model_ref) == (model.card, str(new))
     capsys.readouterr()
     picture = next(folder.rglob("*.png"))
@@ -214,7 +214,7 @@ def test_a_worse_model_is_not_taken(gallery: Path, model: Embedder, tmp_path: Pa
     said = capsys.readouterr().out
     assert "The new model is not shown to be better or worse. It is not shown that no score falls" in said
     assert "the gallery keeps its model" in said
-    with Gallery.open(gallery) as opened:
+    with VectorGallery.open(gallery) as opened:
         assert opened.card == model.card
     same = toys.write_model(tmp_path / "same", seed=0, name="same")
     (same / "card.json").write_text((same / "card.json").read_text().replace('"resize": 32', '"resize": 33'))
@@ -226,7 +226,7 @@ def test_a_worse_model_is_not_taken(gallery: Path, model: Embedder, tmp_path: Pa
 def test_without_labels_only_the_user_decides(
     gallery: Path, other_model: Embedder, tmp_path: Path, capsys: Capture
 ) -> None:
-    with Gallery.open(gallery) as opened:
+    with VectorGallery.open(gallery) as opened:
         for item in opened.store.items(limit=100):
             opened.store.describe(item.id, None, {})
     assert run("gallery rebuild", gallery, "--model", other_model.folder, "--swap-if-not-worse") == 1
@@ -236,7 +236,7 @@ def test_without_labels_only_the_user_decides(
     swap = shlex.split(said.strip().rpartition("zoo gallery rebuild ")[2])
     assert swap == [str(gallery), "--model", str(other_model.folder), "--swap"]
     assert run("gallery rebuild", *swap) == 0
-    with Gallery.open(gallery) as opened:
+    with VectorGallery.open(gallery) as opened:
         assert opened.card == other_model.card
 
 
@@ -259,7 +259,7 @@ def test_images_that_are_not_found(gallery: Path, folder: Path, other_model: Emb
     assert (outcome["embedded"], [one["source"] for one in outcome["missing"]]) == (1, [large[1]])
     outcome = told(capsys, "gallery rebuild", *words, "--missing", "thumbnail")
     assert (outcome["embedded"], outcome["from_thumbnails"], outcome["swapped"]) == (1, 1, True)
-    with Gallery.open(gallery) as opened:
+    with VectorGallery.open(gallery) as opened:
         (item,) = (item for item in opened.store.items(limit=100) if item.source == large[1])
         expected = other_model.embed(opened.store.thumbnail(item.id).data)[0]
         np.testing.assert_allclose(opened.store.embedding(item.id), expected, atol=1e-5)
@@ -274,12 +274,12 @@ def test_items_without_a_picture_can_be_dropped(gallery: Path, folder: Path, oth
     lost.unlink()
     assert run("gallery rebuild", gallery, "--model", other_model.folder, "--swap", "--missing", "drop") == 0
     assert len(vectors(gallery)) == 23
-    with Gallery.open(gallery) as opened:
+    with VectorGallery.open(gallery) as opened:
         assert lost.relative_to(folder).as_posix() not in opened.store.sources_by_content().values()
 
 
 def test_only_the_item_s_own_file_is_taken_and_nothing_that_is_no_file(gallery: Path, folder: Path) -> None:
-    with Gallery.open(gallery) as opened:
+    with VectorGallery.open(gallery) as opened:
         assert indexed_folders(opened) == [folder]
         item = opened.store.item(1)
     originals = Originals([folder])

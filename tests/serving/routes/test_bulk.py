@@ -15,7 +15,7 @@ import pytest
 
 from serving.client import Client
 from serving.client.images import bulk_bodies
-from serving.gallery import Gallery
+from serving.gallery import VectorGallery
 from serving.gallery.search import Searcher
 from serving.schemas import MAX_LINES
 from tests.raising import raises
@@ -101,7 +101,7 @@ def test_good_lines_are_written_and_bad_ones_have_errors(service: httpx.Client, 
     assert (keys[12], keys[13], keys[17], keys[21]) == ("both", "neither", "unknown", "copy")
     assert [keys[line] for line in (14, 15, 16, 18, 19, 20)] == [None] * 6
     ids = {result["key"]: result["id"] for result in body["results"] if result["id"]}
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         np.testing.assert_array_equal(gallery.store.embedding(ids["numbers"]), row)
         np.testing.assert_allclose(gallery.store.embedding(ids["base64"]), unit(2, dim), atol=1e-6)
         assert gallery.search(unit(2, dim)[None], 1)[0][0].key == "base64"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from serving.gallery import Gallery
+from serving.gallery import VectorGallery
 from serving.gallery.store import MODEL
 from serving.gallery.types import ItemUpdate
 from tests.serving import toys
@@ -35,7 +35,7 @@ def service(folder: Path) -> Iterator[TestClient]:
 
 def test_scores_are_those_of_the_evaluation(service: TestClient, folder: Path) -> None:
     answer = service.post("/evaluate").json()
-    with Gallery.open(folder) as gallery:
+    with VectorGallery.open(folder) as gallery:
         ids, rows = toys.content(gallery)
         expected = retrieval_metrics(rows, [gallery.store.labels()[item] for item in ids.tolist()], (1, 5, 10))
     assert [step["step"] for step in answer["steps"]] == ["gallery, exact", "gallery, flat index"]
@@ -99,7 +99,7 @@ def test_one_evaluation_at_a_time(service: TestClient, folder: Path) -> None:
 
 
 def test_a_gallery_without_relatives_cannot_be_measured(folder: Path) -> None:
-    with Gallery.open(folder) as gallery:
+    with VectorGallery.open(folder) as gallery:
         gallery.store.update([ItemUpdate(item.id, item.source, None) for item in gallery.store.items()])
     with local_client(folder, KEY) as service:
         answer = service.post("/evaluate")

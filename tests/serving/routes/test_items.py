@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
-from serving.gallery import Gallery, NewItem
+from serving.gallery import NewItem, VectorGallery
 from serving.routes.items import stored_item
 from tests.serving import toys
 from tests.serving.running import local_client
@@ -118,7 +118,7 @@ def test_an_added_item_is_found_at_once(service: TestClient, written_folder: Pat
     assert (item["label"], item["source"], item["metadata"]) == ("noise", "camera 1", {"year": 1908, "tags": ["a"]})
     best = service.post("/search?k=1", content=noise(1)).json()["results"][0]
     assert (best["id"], best["similarity"]) == (item["id"], pytest.approx(1, abs=1e-6))
-    with Gallery.open(written_folder) as gallery:  # as another process would
+    with VectorGallery.open(written_folder) as gallery:  # as another process would
         np.testing.assert_allclose(gallery.store.embedding(item["id"]), model.embed(noise(1))[0], atol=1e-6)
     assert service.get(item["thumbnail"]).headers["content-type"] == "image/png"
 
@@ -286,7 +286,7 @@ def test_an_image_with_another_description_is_named(service: TestClient) -> None
 def test_an_image_that_was_removed_while_it_was_added_is_answered_as_it_was_sent(written_folder: Path) -> None:
     vector = np.eye(1, 16, dtype=np.float32)[0]
     given = NewItem("s", vector, toys.thumbnail(1), "a" * 64, "l", {"b": 1})
-    with Gallery.open(written_folder) as gallery:
+    with VectorGallery.open(written_folder) as gallery:
         item = stored_item(gallery, 10_000, given)
     assert (item.id, item.source, item.label, item.metadata) == (10_000, "s", "l", {"b": 1})
 

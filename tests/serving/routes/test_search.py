@@ -19,7 +19,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from serving.forms import MAX_QUERY_BYTES
-from serving.gallery import Gallery
+from serving.gallery import VectorGallery
 from serving.schemas import MAX_QUERY_TEXT
 from tests import text_toys
 from tests.serving import toys
@@ -57,7 +57,7 @@ def refusal(answer: httpx.Response) -> tuple[int, str]:
 def test_results_are_the_nearest_items_of_the_gallery(http: TestClient, gallery_folder: Path, model: Embedder) -> None:
     for kind, label in enumerate(toys.CLASSES):
         found = by_image(http, kind, k=8)
-        with Gallery.open(gallery_folder) as gallery:
+        with VectorGallery.open(gallery_folder) as gallery:
             (hits,) = gallery.search(model.embed(toys.query(kind)), 8)
         assert [hit["id"] for hit in found] == [hit.id for hit in hits]
         np.testing.assert_allclose([h["similarity"] for h in found], [h.similarity for h in hits], atol=1e-5)
@@ -178,7 +178,7 @@ def test_reranked_results_are_the_same_items_in_the_order_of_their_score(http: T
 
 
 def test_the_score_is_the_methods_and_the_similarity_is_to_the_query(http: TestClient, gallery_folder: Path) -> None:
-    with Gallery.open(gallery_folder) as gallery:
+    with VectorGallery.open(gallery_folder) as gallery:
         query, others = gallery.store.embedding(1), {item: gallery.store.embedding(item) for item in range(2, 25)}
     nearest = [hit["id"] for hit in results(http)]
     near = np.stack([others[item] for item in nearest])

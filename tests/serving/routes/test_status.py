@@ -16,7 +16,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 from starlette.testclient import TestClient
 
 from serving.app import create_app
-from serving.gallery import Gallery
+from serving.gallery import VectorGallery
 from serving.gallery.search import Searcher
 from serving.openapi import document
 from tests import text_toys
@@ -92,7 +92,7 @@ def named(gallery_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     root = tmp_path_factory.mktemp("collections")
     for name in ("birds", "cars"):
         shutil.copytree(gallery_folder, root / name)
-    with Gallery.open(root / "cars") as gallery:
+    with VectorGallery.open(root / "cars") as gallery:
         gallery.remove([1])
     words = [f"{name}={root / name}" for name in ("birds", "cars")]
     with local_client(words, write_keys=ALL, collection_keys={"ZOO_SERVE_READ_KEYS_BIRDS": SecretStr(BIRDS)}) as client:

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image, ImageOps
 from skimage import data
 
-from serving.gallery import Gallery
+from serving.gallery import VectorGallery
 from tests.raising import raises
 from tests.serving import toys
 from tests.serving.running import serving
@@ -116,7 +116,7 @@ def test_index_and_search(
 ) -> None:
     assert main(["index", str(model), str(photographs), "--out", str(tmp_path / "g"), "--json"]) == 0
     assert {source for source, _ in json.loads(capsys.readouterr().out)["unreadable"]} == damaged(photographs)
-    with Gallery.open(tmp_path / "g") as gallery:
+    with VectorGallery.open(tmp_path / "g") as gallery:
         sources = {item.id: item.source for item in gallery.store.items(limit=100)}
         block = toys.content(gallery)
     rows = {sources[item]: row for item, row in zip(block[0].tolist(), block[1], strict=True)}

@@ -12,7 +12,7 @@ from tests.raising import raises
 from zoo.data.dataset import Dataset
 from zoo.data.decode import Squares, decode, decode_batches
 from zoo.data.preprocessing import Preprocessing
-from zoo.errors import DatasetError
+from zoo.errors import UnreadableImagesError
 
 SQUARE = Preprocessing(8, 8, "RGB")
 
@@ -69,17 +69,19 @@ def test_whole_images_are_squeezed_and_remember_their_proportions(tmp_path: Path
 
 
 @pytest.mark.parametrize("damage", [b"no image", b""])
-def test_a_damaged_image_is_named_or_left_out_and_counted(tmp_path: Path, damage: bytes) -> None:
+def test_all_damaged_images_are_named_or_left_out_and_counted(tmp_path: Path, damage: bytes) -> None:
     dataset = pictures(tmp_path, [(10, 10)] * 4)
     (tmp_path / "2.png").write_bytes(damage)
-    with raises(DatasetError, "unreadable-image", "2.png", "data.skip_unreadable=true"):
+    (tmp_path / "1.png").write_bytes(damage)
+    with raises(UnreadableImagesError, "unreadable-image", "1.png", "2.png", "data.skip_unreadable=true") as caught:
         decode(dataset, np.arange(4), Squares(SQUARE), "read")
+    assert caught.value.reasons.keys() == {"1.png", "2.png"}
     left = decode(dataset, np.arange(4), Squares(SQUARE, skip=True), "read")
-    assert left.rows.tolist() == [0, 1, 3]
-    assert left.skipped == ["2.png"]
-    assert len(left.pixels) == 3
+    assert left.rows.tolist() == [0, 3]
+    assert left.skipped == ["1.png", "2.png"]
+    assert len(left.pixels) == 2
     # A run that skipped it does not hide the error from the next one.
-    with raises(DatasetError, "unreadable-image", "2.png"):
+    with raises(UnreadableImagesError, "unreadable-image", "1.png", "2.png"):
         decode(dataset, np.arange(4), Squares(SQUARE), "read")
 
 

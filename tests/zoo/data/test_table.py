@@ -18,6 +18,7 @@ from zoo.cli.main import main
 from zoo.data import load_dataset
 from zoo.data.dataset import export_folder, subset
 from zoo.data.folder import check_splits, list_unlabelled
+from zoo.data.labels import merge_spellings
 from zoo.data.table import load_unlabelled, read_table, training_images
 from zoo.errors import DatasetError, EvaluationError, UsageError, ZooError
 from zoo.evaluation import evaluate
@@ -189,3 +190,35 @@ def test_a_model_is_trained_and_measured_by_a_table_as_by_folders(
     table = tmp_path / "pictures" / "table.csv"
     table.write_text("\n".join(lines), encoding="utf-8")
     assert scores("by-folders", pictures, capsys) == scores("by-table", table, capsys)
+
+
+@pytest.mark.parametrize("other", ["./a/1.png", "a//1.png", "b/../a/1.png", "{folder}/a/1.png"])
+def test_one_file_under_two_spellings_is_refused(tmp_path: Path, other: str) -> None:
+    table = write(tmp_path, f"image,label\na/1.png,wren\na/2.png,owl\n{other.format(folder=tmp_path)},wren\n")
+    with raises(UsageError, "invalid-table", "line 4"):
+        load_dataset("folder", "test", table)
+
+
+def test_labels_that_differ_by_their_spelling_alone_are_named_and_merged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Spaces, letter case and the two Unicode forms of an accent."""
+    labels = ["caf\u00e9", "cafe\u0301", "Grey  owl", "grey owl", "grey owl ", "gray owl"]
+    fill(tmp_path, *(f"all/{number}.png" for number in range(6)))
+    rows = "".join(f"all/{number}.png,{label}\n" for number, label in enumerate(labels))
+    table = write(tmp_path, f"image,label\n{rows}")
+    dataset = load_dataset("folder", "all", table)
+    assert len(dataset.classes) == 6
+    told = capsys.readouterr().err
+    assert repr("Grey  owl") in told
+    assert "gray owl" not in told
+    assert told.count("--merge-labels") == 1
+    load_dataset("folder", "all", table)
+    assert capsys.readouterr().err == "", "it is said once"
+    merged = merge_spellings(dataset)
+    groups = [merged.labels.tolist().index(label) for label in merged.labels]
+    assert groups == [0, 0, 2, 2, 2, 5]
+    assert set(merged.classes) <= set(labels)
+    out = tmp_path / "merged"
+    assert main(["data", "folder", "--data", str(table), "--split", "all", "--merge-labels", "--out", str(out)]) == 0
+    assert len(load_dataset("folder", "all", out).classes) == 3

@@ -192,10 +192,10 @@ def test_altered_missing_or_cut_weights_are_refused(copy: Path, file: str) -> No
     for damaged in (data[:-1], data[:40], b"", data[:-1] + bytes([data[-1] ^ 1])):
         (copy / file).write_bytes(damaged)
         with raises(ModelFolderError, "hash-mismatch"):
-            zoo.load(copy)
+            zoo.load(copy, "torch")
     (copy / file).unlink()
     with raises(ModelFolderError, "missing-file"):
-        zoo.load(copy)
+        zoo.load(copy, "torch")
 
 
 @pytest.mark.slow
@@ -225,7 +225,7 @@ def test_architecture_arguments_that_do_not_fit_are_named(copy: Path, args: dict
     assert next(iter(args)) in str(caught.value)
     dataclasses.replace(read_card(copy), architecture_args=args).write(copy)
     with raises(ModelFolderError, "unsupported-model"):
-        zoo.load(copy)
+        zoo.load(copy, "torch")
 
 
 @pytest.mark.parametrize("device", ["meta", "mps", "cuda:99", "gpu"])
@@ -239,7 +239,7 @@ def test_a_card_of_another_architecture_is_refused(copy: Path) -> None:
     card = read_card(copy)
     dataclasses.replace(card, architecture_args={"widths": [4, 8, 8, 8]}).write(copy)
     with raises(ModelFolderError, "weights-mismatch"):
-        zoo.load(copy)
+        zoo.load(copy, "torch")
     dataclasses.replace(card, preprocessing=dataclasses.replace(card.preprocessing, crop=18)).write(copy)
     (copy / "config.json").unlink()
     with raises(ModelFolderError, "other-model"):
@@ -253,7 +253,7 @@ def test_cut_weights_that_the_card_lists_are_refused(copy: Path, file: str) -> N
         (copy / file).write_bytes(data[:end])
         dataclasses.replace(card, files={**card.files, file: sha256_of(copy / file)}).write(copy)
         with raises(ModelFolderError, "weights-mismatch") as caught:
-            zoo.load(copy, device="cpu")
+            zoo.load(copy, "torch", device="cpu")
         assert file in str(caught.value)
 
 
@@ -265,7 +265,7 @@ def test_files_of_two_models_do_not_mix(copy: Path, tmp_path: Path, file: str) -
         assert results_of(copy)["golden torch fp32"] is False
     else:
         with raises(ModelFolderError, "hash-mismatch"):
-            zoo.load(copy, device="cpu")
+            zoo.load(copy, "torch", device="cpu")
 
 
 def test_a_card_of_another_dimension_without_heads_is_refused(tmp_path: Path) -> None:
@@ -335,7 +335,7 @@ def test_a_damaged_folder_hides_no_other_model(own_zoo: Path) -> None:
     folder = own_zoo / "models" / "bad"
     folder.mkdir(parents=True)
     (folder / "card.json").write_text("{")
-    assert "margin-conv4-omniglot" in [m.name for m in list_models()]
+    assert "margin-conv4-glyphs" in [m.name for m in list_models()]
 
 
 def test_a_copy_is_listed_by_the_name_that_loads_it_and_leftovers_are_not(own_zoo: Path) -> None:

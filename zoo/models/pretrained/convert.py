@@ -81,6 +81,7 @@ def convert(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     size: int | None = None,
+    head: str | None = None,
 ) -> tuple[Card, list[str]]:
     """Write a file or a folder of weights, without its classifier, as a model folder.
 
@@ -92,6 +93,7 @@ def convert(
         mean: Mean of the pixels.
         std: Standard deviation of the pixels.
         size: Side of the input.
+        head: As in `save_plain`.
 
     Returns:
         The card, and remarks on what was assumed and fitted.
@@ -110,5 +112,5 @@ def convert(
     if (found := local_source(file)) is None:
         raise UsageError(f"there is no file {file}.", code="not-found")
     source, remark = describe_file(found, architecture, mean, std, size, sha256)
-    card, notes = save_plain(source, out, model_name_of(out.resolve().name))
+    card, notes = save_plain(source, out, model_name_of(out.resolve().name), head=head)
     return card, [text for text in (remark, *notes) if text]

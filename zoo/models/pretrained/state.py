@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ COUNTER = "num_batches_tracked"
 
 HEADS = (
     *("fc", "head", "classifier", "last_linear", "logits", "linear", "projector", "projection", "predictor"),
-    *("prototypes", "proxies", "loss", "criterion"),
+    *("embedding", "prototypes", "proxies", "loss", "criterion"),
 )
 """Usual names of modules behind a trunk, which are left out."""
 
@@ -36,7 +36,7 @@ SHOWN = 3
 
 
 def read_state(path: Path, sha256: str = "") -> tuple[dict[str, Tensor], str]:
-    """Read a state dict from a .safetensors file or a PyTorch file of plain tensors.
+    """Read a state dict of finite numbers from a .safetensors file or a PyTorch file of plain tensors.
 
     Args:
         path: The file.
@@ -48,8 +48,20 @@ def read_state(path: Path, sha256: str = "") -> tuple[dict[str, Tensor], str]:
     Raises:
         RecipeError: `unreadable-file` for a .safetensors file that cannot be read.
         UsageError: `unreadable-file`, `hash-mismatch`, `unsafe-file` for other objects than plain tensors, or
-            `weights-mismatch`.
+            `weights-mismatch`; `invalid-value` for numbers that are not finite.
     """
+    state, digest = _read_any_state(path, sha256)
+    if broken := [name for name, tensor in state.items() if tensor.is_floating_point() and not tensor.isfinite().all()]:
+        more = f" and {len(broken) - SHOWN} more" if len(broken) > SHOWN else ""
+        raise UsageError(
+            f"{path} holds NaN or infinite numbers in {', '.join(broken[:SHOWN])}{more}, as of a run that diverged; "
+            "the network would give no embeddings. Take the weights of an earlier epoch.",
+            code="invalid-value",
+        )
+    return state, digest
+
+
+def _read_any_state(path: Path, sha256: str) -> tuple[dict[str, Tensor], str]:
     if path.suffix == ".safetensors":
         try:
             state = load_file(path)
@@ -149,7 +161,7 @@ def fit_state(
         )
     if fitting:
         prefix, kept = fitting.popitem()
-        return kept, _remark(prefix, len(state) - len(kept))
+        return kept, _remark(prefix, [name for name in state if name.removeprefix(prefix) not in kept])
     if (ordered := _by_order(state, needed)) is not None:
         (ours, theirs), *_ = ordered.items()
         remark = (
@@ -174,10 +186,11 @@ def _fits(state: Mapping[str, Tensor], needed: Mapping[str, tuple[int, ...]]) ->
     return all(name.partition(".")[0] in HEADS for name in more)
 
 
-def _remark(prefix: str, left_out: int) -> str:
+def _remark(prefix: str, others: Sequence[str]) -> str:
     taken = f"the tensors under {prefix!r} were taken" if prefix else ""
-    others = f"{left_out} tensors of other modules, such as a classifier, were left out" if left_out else ""
-    return " and ".join(filter(None, (taken, others)))
+    more = f" and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
+    beside = f"beside the trunk's tensors there are {', '.join(others[:SHOWN])}{more}" if others else ""
+    return "; ".join(filter(None, (taken, beside)))
 
 
 def _by_order(state: Mapping[str, Tensor], needed: Mapping[str, tuple[int, ...]]) -> dict[str, str] | None:

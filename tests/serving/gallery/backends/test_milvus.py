@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from serving.gallery import Gallery
+from serving.gallery import VectorGallery
 from serving.gallery.backends.milvus_client import Connection, address_of, check_workers
 from serving.gallery.backup import copy_gallery
 from serving.gallery.calibration import calibrate_gallery, stored_calibration
@@ -81,14 +81,14 @@ def test_addresses_name_a_server_or_a_file() -> None:
 
 def test_a_server_that_does_not_answer() -> None:
     with raises(BackendError):
-        Gallery.open("milvus://127.0.0.1:1/birds")
+        VectorGallery.open("milvus://127.0.0.1:1/birds")
 
 
 def test_reading_creates_no_file(tmp_path: Path) -> None:
     address = f"milvus://{tmp_path}/none.db"
     assert not is_gallery(address)
     with raises(GalleryNotFoundError):
-        Gallery.open(address)
+        VectorGallery.open(address)
     with raises(GalleryNotFoundError):
         model_at(address)
     assert not list(tmp_path.iterdir())
@@ -99,10 +99,10 @@ def test_an_embedded_milvus_is_for_one_process(tmp_path: Path, capfd: Capture) -
     with (tmp_path / "birds.db" / "LOCK").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         with raises(UsageError, "busy", tmp_path):
-            Gallery.open(f"milvus://{tmp_path}/birds.db")
+            VectorGallery.open(f"milvus://{tmp_path}/birds.db")
     (tmp_path / "file.db").write_text("not a folder")
     with raises(GalleryError, "gallery", "file.db"):
-        Gallery.open(f"milvus://{tmp_path}/file.db")
+        VectorGallery.open(f"milvus://{tmp_path}/file.db")
     assert "Traceback" not in capfd.readouterr().err
     with raises(UsageError, "conflicting-options"):
         check_workers(f"milvus://{tmp_path}/birds.db", 2)
@@ -115,12 +115,12 @@ def test_another_collection_is_not_taken_for_a_gallery(address: str) -> None:
     with closing(Connection(address_of(address))) as connection:
         connection.create_items(connection.address.collection, 3)
         with raises(GalleryError, "not-a-gallery"):
-            Gallery.open(address)
+            VectorGallery.open(address)
         connection.drop(connection.address.collection)
 
 
 def test_what_is_not_for_milvus_is_refused(address: str, tmp_path: Path) -> None:
-    with Gallery.create(address, TOY, "toy") as gallery:
+    with VectorGallery.create(address, TOY, "toy") as gallery:
         gallery.add(new_items(unit_rows(3)))
         gallery.index.compact_in_background()
         assert not gallery.index.is_due()
@@ -169,7 +169,7 @@ def test_commands_take_an_address(
     run_here("gallery stats", address)
     assert address in capsys.readouterr().out
     fitted = outcome(capsys, "gallery calibrate", address)
-    with Gallery.open(address) as gallery:
+    with VectorGallery.open(address) as gallery:
         kept = stored_calibration(gallery)
     assert kept is not None
     assert list(kept.probabilities) == fitted["probabilities"]
@@ -184,7 +184,7 @@ def test_another_model_takes_a_new_collection(
         index_folder(other_model, str(other_model.folder), pictures, first)
     index_folder(other_model, str(other_model.folder), pictures, second)
     for address, embedder in ((first, model), (second, other_model)):
-        with Gallery.open(address) as gallery:
+        with VectorGallery.open(address) as gallery:
             assert (gallery.card.fingerprint, gallery.store.count()) == (embedder.card.fingerprint, 24)
 
 
@@ -194,12 +194,12 @@ def test_a_folder_without_images_leaves_no_gallery(model: Embedder, address: str
     with raises(GalleryError, "no-images"):
         run_here("index", model.folder, tmp_path / "broken", "--out", address)
     with raises(GalleryNotFoundError):
-        Gallery.open(address)
+        VectorGallery.open(address)
 
 
 def whole(address: str | Path) -> dict[str, tuple[object, ...]]:
     """Return all that a gallery holds of its items, by their content, without the ids."""
-    with Gallery.open(address) as gallery:
+    with VectorGallery.open(address) as gallery:
         return {
             item.content_sha256: (
                 item.source,
@@ -218,7 +218,7 @@ def test_galleries_are_copied_into_milvus_and_out_of_it(
     model: Embedder, pictures: Path, address: str, tmp_path: Path, capsys: Capture
 ) -> None:
     index_folder(model, str(model.folder), pictures, tmp_path / "g")
-    with Gallery.open(tmp_path / "g") as source:
+    with VectorGallery.open(tmp_path / "g") as source:
         source.store.describe(3, "described", {"tags": ["a", 1]})
         calibrate_gallery(source)
     copied = outcome(capsys, "gallery backend", tmp_path / "g", address)
@@ -226,7 +226,7 @@ def test_galleries_are_copied_into_milvus_and_out_of_it(
     assert outcome(capsys, "gallery backend", address)["backend"] == address
     assert outcome(capsys, "gallery backend", tmp_path / "g")["backend"] == "faiss"
     assert whole(address) == whole(tmp_path / "g")
-    with Gallery.open(address) as gallery:
+    with VectorGallery.open(address) as gallery:
         assert stored_calibration(gallery) is not None
         searched = [hit.source for hit in gallery.search(model.embed(toys.query(0)), 24)[0]]
     assert copy_gallery(tmp_path / "g", address) == (24, 0)
@@ -235,7 +235,7 @@ def test_galleries_are_copied_into_milvus_and_out_of_it(
     run_here("gallery import", tmp_path / "export", tmp_path / "imported")
     for path in (tmp_path / "back", tmp_path / "imported"):
         assert whole(path) == whole(tmp_path / "g")
-        with Gallery.open(path) as gallery:
+        with VectorGallery.open(path) as gallery:
             assert [hit.source for hit in gallery.search(model.embed(toys.query(0)), 24)[0]] == searched
 
 
@@ -322,11 +322,11 @@ def test_two_processes_that_add_the_same_images_at_once_add_each_once(
 ) -> None:
     with new_addresses(ON_SERVER, tmp_path) as new_address:
         address = new_address()
-        Gallery.create(address, model.card, str(model.folder)).close()
+        VectorGallery.create(address, model.card, str(model.folder)).close()
         words = arguments("index", model.folder, pictures, "--out", address, "--batch-size", 2)
         running = [subprocess.Popen(words, stdout=subprocess.DEVNULL, cwd=ROOT) for _ in range(2)]
         assert [process.wait(timeout=120) for process in running] == [0, 0]
-        with Gallery.open(address) as gallery:
+        with VectorGallery.open(address) as gallery:
             assert len(gallery.store.ids_by_content()) == gallery.store.count() == 24
             found = gallery.search(model.embed(toys.query(1)), 30)[0]
             assert len({hit.id for hit in found}) == len(found) == 24

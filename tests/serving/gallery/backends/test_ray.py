@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from serving.gallery import Gallery
+from serving.gallery import VectorGallery
 from serving.gallery.backends import ray
 from serving.gallery.backends.ray import FILES, EmbeddingWorker, has_hash, on_ray, sorted_hashes, tables, write
 from serving.gallery.indexing import ImageFile, IndexingReport, IndexingRun, find_images, index_folder
@@ -67,13 +67,13 @@ class Workers:
 
 def content(path: Path) -> Content:
     """All that a gallery holds, but the embeddings and the time."""
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         items = gallery.store.items(limit=1000)
         return [(i.id, i.source, i.label, i.metadata, i.content_sha256, gallery.store.thumbnail(i.id)) for i in items]
 
 
 def embeddings(path: Path) -> np.ndarray:
-    with Gallery.open(path) as gallery:
+    with VectorGallery.open(path) as gallery:
         return gallery.store.embeddings([item.id for item in gallery.store.items(limit=1000)])[1]
 
 

@@ -14,6 +14,7 @@ import torch
 import torchvision
 from torch import Tensor
 
+import zoo
 import zoo.models.pretrained.weights
 from tests.raising import raises
 from zoo.cli.main import main
@@ -182,3 +183,41 @@ def test_wrong_paths_and_architectures_are_refused(tmp_path: Path) -> None:
 def test_the_public_files_are_named_after_their_hash() -> None:
     for public in PUBLIC_WEIGHTS.values():
         assert public.file.endswith(f"-{public.sha256}.pth")
+
+
+@pytest.fixture
+def embedding_net(tmp_path: Path) -> Path:
+    """Write the weights of a small network whose embedding is a linear layer of the pooled features."""
+    torch.manual_seed(0)
+    trunk = create_trunk("resnet10t", 3).state_dict()
+    layer = {"last_linear.weight": torch.randn(8, 512), "last_linear.bias": torch.randn(8)}
+    torch.save({**trunk, **layer}, tmp_path / "net.pth")
+    return tmp_path / "net.pth"
+
+
+def test_an_embedding_layer_is_named_and_can_be_kept(embedding_net: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plain, whole = embedding_net.parent / "plain", embedding_net.parent / "whole"
+    command = ["convert", str(embedding_net), "--architecture", "resnet10t"]
+    assert main([*command, "--out", str(plain)]) == 0
+    assert "--head last_linear" in capsys.readouterr().err
+    assert main([*command, "--head", "last_linear", "--out", str(whole)]) == 0
+    features, model = (zoo.load(folder, "torch", device="cpu") for folder in (plain, whole))
+    assert (features.dim, model.dim) == (512, 8)
+    state = torch.load(embedding_net, weights_only=True)
+    images = torch.rand(2, 3, 64, 64)
+    with torch.no_grad():
+        rows = features.module.trunk(images) @ state["last_linear.weight"].T + state["last_linear.bias"]
+        expected = rows / rows.norm(dim=1, keepdim=True)
+        torch.testing.assert_close(model.module(images), expected, atol=1e-5, rtol=1e-5)
+    with raises(UsageError, "unknown-name", "last_linear"):
+        convert(embedding_net, "resnet10t", embedding_net.parent / "other", head="lastlinear")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_refused(embedding_net: Path, value: float) -> None:
+    state = torch.load(embedding_net, weights_only=True)
+    state["layer1.0.conv1.weight"][0, 0, 0, 0] = value
+    torch.save(state, embedding_net)
+    with raises(UsageError, "invalid-value", "layer1.0.conv1.weight"):
+        convert(embedding_net, "resnet10t", embedding_net.parent / "out")
+    assert not (embedding_net.parent / "out").exists()

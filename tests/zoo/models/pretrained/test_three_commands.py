@@ -158,6 +158,8 @@ def test_an_onnx_graph_gets_normalised_pixels_and_gives_unit_rows(tmp_path: Path
     expected = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     np.testing.assert_allclose(model.embed(files), expected, atol=1e-5)
     with raises(ModelFolderError, "not-available"):
+        _ = model.module
+    with raises(ModelFolderError, "not-available"):
         zoo.load("mine", runtime="torch")
 
 

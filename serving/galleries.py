@@ -1,0 +1,212 @@
+"""A gallery with its model, filled from a folder of images and searched by images: `zoo.index` and `zoo.Gallery`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from serving.gallery.backends.milvus_client import address_of
+from serving.gallery.filters import Filter
+from serving.gallery.gallery import VectorGallery, check_exists, filter_notes
+from serving.gallery.indexing import BATCH_SIZE, ConfirmPrune, Fill, IndexingReport, index_folder
+from serving.gallery.search import Models, Searcher, SearchOptions, SearchQuery
+from serving.gallery.types import DEFAULT_K, Hit, is_address
+from zoo.console import note
+from zoo.data import check_dataset_path
+from zoo.data.dataset import FOLDER
+from zoo.data.folder import list_images
+from zoo.data.images import ImageLike
+from zoo.data.table import is_table
+from zoo.errors import UsageError, check_at_least
+from zoo.models.load import AUTO, Embedder, load
+from zoo.models.registry import ModelLike, model_reference
+from zoo.paths import expand
+
+
+class Gallery:
+    """A gallery together with its model, which is loaded for the first search.
+
+    >>> with zoo.Gallery("gallery") as gallery:
+    ...     hits = gallery.search("query.jpg", k=5)
+
+    Attributes:
+        address: Folder of the gallery, or its address in Milvus.
+        report: What `zoo.index` did; empty for a gallery that was only opened.
+    """
+
+    def __init__(
+        self,
+        address: str | os.PathLike[str],
+        model: str | Embedder | None = None,
+        runtime: str = AUTO,
+        precision: str = "fp32",
+        device: str | None = None,
+    ) -> None:
+        """Open a gallery.
+
+        Args:
+            address: Its folder, or its address in Milvus (milvus://host:port/name).
+            model: Its model, if that is loaded; or its name or folder, if it has moved.
+            runtime: As in `zoo.load`.
+            precision: As in `zoo.load`.
+            device: As in `zoo.load`, for ONNX Runtime and the index.
+
+        Raises:
+            GalleryNotFoundError: If there is no gallery.
+        """
+        self.address = os.fspath(address)
+        self.report = IndexingReport(self.address, 0)
+        self._model, self._models = model, Models(runtime, precision, device)
+        check_exists(self.address)
+
+    def __repr__(self) -> str:
+        return f"Gallery({self.address!r}: {len(self):,} items of {self.vectors.card.name})"
+
+    def __len__(self) -> int:
+        return self.vectors.store.count()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @cached_property
+    def vectors(self) -> VectorGallery:
+        """The items, their embeddings and the index."""
+        return VectorGallery.open(self.address, device=self._models.device)
+
+    @cached_property
+    def searcher(self) -> Searcher:
+        """The gallery with its loaded model, as a service uses it."""
+        model = self._model
+        loaded = model if isinstance(model, Embedder) else self._models.load_for(self.vectors, model)
+        return Searcher(self.vectors, loaded)
+
+    def search(
+        self,
+        image: ImageLike | None = None,
+        *,
+        item: int | str | None = None,
+        text: str | None = None,
+        k: int = DEFAULT_K,
+        label: str | Sequence[str] = (),
+        where: Mapping[str, Any] | None = None,
+    ) -> list[Hit]:
+        """Return the items nearest to an image, to an item (without itself) or to a text, exactly one of the three.
+
+        Args:
+            image: The image to search by: a path, file bytes, a PIL image or a uint8 array.
+            item: The id or the key of the item to search by.
+            text: The text to search by, if the model has a text tower.
+            k: The number of hits.
+            label: The label, or several, that a hit may have (default: any).
+            where: The metadata of a hit: of each key a value, a list of values, or a range `{"gte": 1900, "lt": 1950}`.
+
+        Returns:
+            The hits, the best first.
+
+        Raises:
+            UsageError: If none or several of the three are given, or k is not positive.
+            ImageError: If the image cannot be read.
+            ItemNotFoundError: If the gallery does not have the item.
+            ModelMismatchError: If another model embedded the gallery.
+        """
+        if sum(query is not None for query in (image, item, text)) != 1:
+            raise UsageError("search needs an image, an item or a text; one of the three.", code="missing-value")
+        check_at_least("k", k, 1)
+        selection = Filter((label,) if isinstance(label, str) else tuple(label), dict(where or {}))
+        key, number = (item, None) if isinstance(item, str) else (None, item)
+        result = self.searcher.find(SearchQuery(image, number, text, key), SearchOptions(k, selection=selection))
+        if result.truncated:
+            note("the text is longer than the model reads; its end was left out.")
+        note_filter(self.vectors, selection, bool(result.hits))
+        return result.hits
+
+    def close(self) -> None:
+        """Close the gallery."""
+        if "vectors" in self.__dict__:
+            self.vectors.close()
+
+
+def index(
+    model: ModelLike,
+    images: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    labels: str | os.PathLike[str] | None = None,
+    runtime: str = AUTO,
+    precision: str = "fp32",
+    batch_size: int = BATCH_SIZE,
+    update: bool = False,
+    prune: ConfirmPrune | None = None,
+    follow_links: bool = False,
+    embed: Fill | None = None,
+    progress: bool = False,
+) -> Gallery:
+    """Add all images of a folder or a table to a gallery, which is made if it does not exist, and return it.
+
+    >>> gallery = zoo.index("photos", "pictures/", out="gallery")
+    >>> gallery.search("query.jpg", k=5)
+
+    Images that cannot be read are left out; `Gallery.report` names them.
+
+    Args:
+        model: The model: a name, a folder, a loaded model, or what `zoo.train` and `zoo.finetune` return.
+        images: A folder, whose subfolders are the labels, or a table (CSV) with the column image (or path), label and
+            key; further columns are stored as metadata.
+        out: The gallery: a folder, or an address in Milvus.
+        labels: A table with the columns image (or path) and label, in place of the folders' names.
+        runtime: As in `zoo.load`.
+        precision: As in `zoo.load`.
+        batch_size: Images per batch.
+        update: Give existing items the labels and metadata of this run, even if a client has set others.
+        prune: Called with the gallery and the ids of the items whose image is not among these; they are removed if it
+            returns True. None keeps them.
+        follow_links: Follow links that lead out of the folder.
+        embed: Embeds the files elsewhere (default: in this process).
+        progress: Show a progress bar.
+
+    Raises:
+        ModelNotFoundError: If there is no such model.
+        DatasetError: If the folder or the table cannot be read.
+        UsageError: If there are no images, or a table is wrong.
+        ModelMismatchError: If another model embedded the gallery.
+    """
+    source, address = expand(images), os.fspath(out)
+    address = address_of(address).text if is_address(address) else address
+    check_dataset_path(source, FOLDER)  # before the model is loaded, which takes a second
+    embedder = model if isinstance(model, Embedder) else load(model, runtime, precision, images=_image_count(source))
+    report = index_folder(
+        embedder,
+        model_reference(model),
+        source,
+        address,
+        batch_size,
+        progress,
+        labels=None if labels is None else expand(labels),
+        embed=embed,
+        update=update,
+        prune=prune,
+        follow_links=follow_links,
+    )
+    gallery = Gallery(address, embedder)
+    gallery.report = report
+    return gallery
+
+
+def note_filter(gallery: VectorGallery, selection: Filter, has_items: bool) -> None:
+    """Print on stderr which labels no item has and, if nothing was found, which metadata key no item has."""
+    for text in filter_notes(gallery, selection, has_items):
+        note(f"{text[:1].lower()}{text[1:]}")
+
+
+def _image_count(images: Path) -> int:
+    """Return about how many images there are in a folder or a table."""
+    return len(images.read_bytes().splitlines()) if is_table(images) else len(list_images(images))

@@ -1,0 +1,180 @@
+"""The front door: what `zoo` offers, that commands are its functions, and how its objects look."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import training.losses
+import training.miners
+import training.samplers
+import zoo
+from tests.commandline import command_named
+from tests.models import CARD, make_model
+from tests.raising import raises
+from zoo import losses, miners, samplers
+from zoo.cli.main import main
+from zoo.errors import GalleryNotFoundError, ItemNotFoundError, UsageError
+from zoo.evaluation import Evaluation
+
+ROOT = Path(zoo.__file__).parent.parent
+
+PUBLIC = [(losses, training.losses), (miners, training.miners), (samplers, training.samplers)]
+
+
+def test_every_public_name_exists() -> None:
+    assert {name for name in zoo.__all__ if getattr(zoo, name, None) is None} == set()
+    assert set(zoo.__all__) <= set(dir(zoo))
+    with pytest.raises(AttributeError):
+        zoo.trian  # noqa: B018
+
+
+@pytest.mark.parametrize(("module", "package"), PUBLIC)
+def test_a_public_module_lists_classes_and_nothing_else(module: ModuleType, package: ModuleType) -> None:
+    assert dir(module) == sorted(package.__all__)
+    for name in dir(module):
+        assert isinstance(kind := getattr(module, name), type)
+        assert kind.__name__ == name
+        assert kind.__module__.startswith(f"{package.__name__}.")
+    with pytest.raises(AttributeError):
+        _ = module.ClassTable
+
+
+@pytest.mark.parametrize(("module", "package"), PUBLIC)
+def test_type_checkers_see_the_same_classes(module: ModuleType, package: ModuleType) -> None:
+    tree = ast.parse(Path(str(module.__file__)).read_text("utf-8"))
+    named = [alias for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names]
+    assert sorted(alias.asname for alias in named if alias.asname) == sorted(package.__all__)
+
+
+COMMANDS = {
+    "train": zoo.train,
+    "finetune": zoo.finetune,
+    "distill": zoo.distill,
+    "export": zoo.export,
+    "index": zoo.index,
+    "list": zoo.list_models,
+    "baseline": zoo.baseline,
+    "push": zoo.push,
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_has_the_defaults_of_its_function(name: str) -> None:
+    function = inspect.signature(COMMANDS[name]).parameters
+    options = {parameter.name: parameter.default for parameter in command_named(name).params}
+    shared = {key: function[key].default for key in options.keys() & function.keys()}
+    required = {key for key, value in shared.items() if value is inspect.Parameter.empty}
+    assert len(shared) > 3
+    for key in shared.keys() - required:
+        nothing = (None, False, (), "fp32")  # of an option that may be repeated, and of a flag
+        assert shared[key] in (nothing if options[key] in (None, False) else (options[key],)), key
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """Return a folder of five pictures of two classes."""
+    draw = np.random.default_rng(0)
+    for number in range(5):
+        file = tmp_path / "pictures" / "ab"[number % 2] / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(draw.integers(0, 256, (40, 40, 3), np.uint8)).save(file)
+    return tmp_path / "pictures"
+
+
+def test_a_folder_is_indexed_and_searched(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "gallery"
+    with zoo.index("margin-conv4-glyphs", pictures, out=out) as gallery:
+        assert (len(gallery), gallery.report.added) == (5, 5)
+        found = gallery.search(pictures / "b" / "1.png", k=3)
+        assert (len(found), found[0].source, found[0].label) == (3, "b/1.png", "b")
+        assert {hit.label for hit in gallery.search(pictures / "b" / "1.png", label="a")} == {"a"}
+        assert found[0].id not in {hit.id for hit in gallery.search(item=found[0].id)}
+        assert repr(gallery) == f"Gallery({str(out)!r}: 5 items of margin-conv4-glyphs)"
+        for arguments in ({}, {"item": 1, "text": "x"}, {"item": 1, "k": 0}):
+            with pytest.raises(UsageError):
+                gallery.search(**arguments)  # type: ignore[arg-type]
+        with pytest.raises(ItemNotFoundError):
+            gallery.search(item="no such key")
+    with zoo.Gallery(out) as again:
+        assert again.search(pictures / "b" / "1.png", k=3) == found
+    assert main(["search", str(out), str(pictures / "b" / "1.png"), "-k", "3"]) == 0
+    assert [line.split()[-2] for line in capsys.readouterr().out.splitlines()[2:]] == [hit.source for hit in found]
+    with pytest.raises(GalleryNotFoundError):
+        zoo.Gallery(tmp_path / "nowhere")
+
+
+def test_a_gallery_remembers_a_loaded_model(pictures: Path, tmp_path: Path) -> None:
+    make_model(tmp_path / "toy")
+    with zoo.index(zoo.load(tmp_path / "toy"), pictures, out=tmp_path / "gallery") as gallery:
+        assert gallery.vectors.model_ref == str(tmp_path / "toy")
+        (first,) = gallery.search(pictures / "a" / "0.png", k=1)
+    assert first.source == "a/0.png"
+
+
+def test_the_module_of_a_model_is_what_it_runs_and_can_be_trained(tmp_path: Path) -> None:
+    make_model(tmp_path / "toy")
+    model = zoo.load(tmp_path / "toy", "torch", device="cpu")
+    pixels = np.random.default_rng(1).integers(0, 256, (4, *model.preprocessing.shape), np.uint8)
+    before = model.embed_pixels(pixels)
+    shape = model.preprocessing
+    mean, std = (torch.tensor(values)[:, None, None] for values in (shape.mean, shape.std))
+    images = (torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255 - mean) / std
+    rows = model.module(images)
+    np.testing.assert_allclose(rows.detach().numpy(), before, atol=1e-5)
+    optimizer = torch.optim.SGD(model.module.parameters(), lr=0.1)
+    losses.ContrastiveLoss()(rows, torch.tensor([0, 0, 1, 1])).backward()
+    optimizer.step()
+    assert np.abs(model.embed_pixels(pixels) - before).max() > 1e-4
+    np.testing.assert_array_equal(zoo.load(tmp_path / "toy", "torch").embed_pixels(pixels), before)
+
+
+def test_a_model_loaded_with_onnx_has_a_module_of_its_own() -> None:
+    model = zoo.load("margin-conv4-glyphs", runtime="onnx")
+    assert sum(weight.numel() for weight in model.module.parameters()) == zoo.info("margin-conv4-glyphs").parameters
+
+
+def test_what_is_printed_is_short(tmp_path: Path) -> None:
+    make_model(tmp_path / "toy")
+    model = zoo.load(tmp_path / "toy", "torch", device="cpu")
+    rows = np.random.default_rng(0).standard_normal((12, 4))
+    measured = zoo.evaluate(rows, labels=[f"<{number % 3}>" for number in range(12)])
+    shown = [model, zoo.info("photos"), measured, zoo.list_recipes("margin-conv4-glyphs")[0]]
+    assert all(len(repr(value)) < 120 and "\n" not in repr(value) for value in shown)
+    assert CARD.name in repr(model)
+    assert f"recall_at_1 {measured.metrics['recall_at_1']:.4f}" in repr(measured)
+
+
+def test_a_notebook_shows_an_evaluation_as_a_table() -> None:
+    measured = zoo.evaluate(np.eye(6), labels=list("aabbcc"))
+    assert isinstance(measured, Evaluation)
+    page = measured._repr_html_()
+    assert page.startswith("<table>")
+    for name, value in measured.metrics.items():
+        assert f">{name}<" in page
+        assert f">{value:.4f}<" in page
+
+
+def test_settings_are_a_dictionary_or_a_list() -> None:
+    from training.named import resolve_run
+
+    name = "margin-conv4-glyphs"
+    for settings in ({"optimizer.lr": 0.5, "batch.size": 8}, ["optimizer.lr=0.5", "batch.size=8"]):
+        recipe = resolve_run(name, settings=settings)
+        assert (recipe.optimizer.lr, recipe.batch.size) == (0.5, 8)  # type: ignore[union-attr]
+    with raises(UsageError, "invalid-value"):
+        resolve_run(name, settings="optimizer.lr=0.5")
+
+
+def test_examples_and_pages_import_from_zoo_alone() -> None:
+    pages = [*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / "examples").glob("*.py")]
+    words = ("from training", "from serving", "from exports", "import training", "import serving", "import exports")
+    lines = {(page.name, line) for page in pages for line in page.read_text("utf-8").splitlines()}
+    assert {(page, line) for page, line in lines if line.strip().startswith(words)} == set()

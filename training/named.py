@@ -1,0 +1,341 @@
+"""Training, finetuning and distilling by names: `zoo.train`, `zoo.finetune` and `zoo.distill`.
+
+The commands of the same names call these functions. Mistakes are reported before torch is loaded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from training.cached.feature_folder import read_features, recipe_on_features
+from training.distillation.images import StudentImages, check_source, read_dataset, read_student_images
+from training.distillation.recipe import Student, plan_distillation
+from training.finetune import Finetuned, FinetuneRequest
+from training.finetune import finetune as run_finetune
+from training.logging import check_trackers
+from training.overrides import fit_to_classes, resolve, with_custom_name
+from training.recipe import EnsembleRecipe, Recipe, same_recipe
+from training.recipes.published_code import published_switch, resolve_as_published
+from zoo import data as datasets
+from zoo import paths
+from zoo.console import count, note
+from zoo.data.dataset import FOLDER
+from zoo.data.folder import check_share
+from zoo.errors import DatasetError, UsageError, check_at_least
+from zoo.files import read_object
+from zoo.models import recipes
+from zoo.models.card import read_card
+from zoo.models.names import find_model
+from zoo.models.registry import ModelLike, check_new_name, model_reference
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from training.api import Outcome
+    from training.distillation.distil import Distilled
+
+RecipeSettings = Mapping[str, Any] | Iterable[str]
+"""Changes to a recipe: `{"optimizer.lr": 1e-3}`, or `["optimizer.lr=1e-3"]` as `--set` takes them."""
+
+ImagePath = str | Path
+"""A folder, or a table of images."""
+
+
+def resolve_run(
+    recipe: str,
+    data: ImagePath | None = None,
+    dataset: str | None = None,
+    *,
+    settings: RecipeSettings = (),
+    seed: int | None = None,
+    name: str | None = None,
+    as_published: bool = False,
+    features: ImagePath | None = None,
+    model: ModelLike | None = None,
+) -> Recipe | EnsembleRecipe:
+    """Return the recipe that `train` would train; the arguments and errors are those of `train`."""
+    cached = None if features is None else read_features(features)
+    changes = _changes(settings, dataset)
+    if data is not None:
+        _check_data(recipe, changes, data)
+    make = resolve_as_published if as_published else resolve
+    resolved = with_custom_name(make(recipe, changes, seed, name), recipe)
+    if cached is not None:
+        trunk = cached.about.model if model is None else model_reference(model)
+        resolved = recipe_on_features(resolved, cached, read_card(find_model(trunk)), trunk, changes, name)
+        return _fit_to_images(resolved, cached.labels, changes)
+    if model is not None:
+        raise UsageError("--model names the model of cached features; it needs --features DIR.", code="missing-value")
+    if data is not None and resolved.data.dataset == FOLDER:
+        return _fit_to_images(resolved, datasets.load_dataset(FOLDER, "train", data).labels, changes)
+    return resolved
+
+
+def train(
+    recipe: str,
+    data: ImagePath | None = None,
+    dataset: str | None = None,
+    *,
+    settings: RecipeSettings = (),
+    seed: int | None = None,
+    name: str | None = None,
+    as_published: bool = False,
+    features: ImagePath | None = None,
+    model: ModelLike | None = None,
+    replace: bool = False,
+    device: str | None = None,
+    compiled: bool = False,
+    track: Iterable[str] = (),
+    restart: bool = False,
+    evaluate: bool = True,
+    progress: bool = False,
+) -> Outcome:
+    """Train a model by its recipe into the local zoo, and measure it on the test split.
+
+    >>> trained = zoo.train("margin-conv4-glyphs", settings={"schedule.epochs": 1}, name="short")
+    >>> model = zoo.load(trained)
+
+    After an interruption the same call continues from the last checkpoint.
+
+    Args:
+        recipe: The recipe's name (`zoo.list_recipes`).
+        data: The folder of the data set's files (default: `ZOO_DATA`, else downloaded). For the data set "folder": your
+            own images, a folder or a table (CSV: image,label).
+        dataset: The data set (default: the recipe's); "folder" for your own images.
+        settings: Changes to the recipe, as `{"optimizer.lr": 1e-3}` or `["optimizer.lr=1e-3"]`.
+        seed: The seed of the run (default: the recipe's).
+        name: The name of the new model (default: the recipe's).
+        as_published: Take the settings of the authors' published code where it departs from the paper.
+        features: A folder that `zoo features` wrote; only the heads are trained, on the features of a trunk.
+        model: That trunk's model, if it has moved.
+        replace: Replace a finished model of the same name when training has ended.
+        device: cpu, cuda or cuda:N (default: cuda if there is one).
+        compiled: Compile the trunk with `torch.compile`.
+        track: Trackers that also receive each epoch's record: tensorboard, wandb.
+        restart: Forget an interrupted run of the same recipe.
+        evaluate: Measure the test split, and write the scores to the model's results.json.
+        progress: Show progress bars.
+
+    Raises:
+        RecipeError: If the recipe, a setting or a value is wrong; the message names the nearest.
+        DatasetError: If the images are missing or cannot be used.
+        UsageError: If the name is taken, or arguments exclude one another.
+        ZooError: If training fails.
+    """
+    check_trackers(track := tuple(track))
+    resolved = resolve_run(
+        recipe,
+        data,
+        dataset,
+        settings=settings,
+        seed=seed,
+        name=name,
+        as_published=as_published,
+        features=features,
+        model=model,
+    )
+    if as_published and not (switch := published_switch(recipe, _changes(settings, dataset))).differences:
+        note(switch.summary)
+    _check_names_free(resolved, replace)
+    from training.api import train as run
+
+    return run(
+        resolved,
+        root=data,
+        device=device,
+        restart=restart,
+        progress=progress,
+        compiled=compiled,
+        track=track,
+        origin=recipe,
+        evaluate=evaluate,
+    )
+
+
+def finetune(
+    base: ModelLike,
+    images: ImagePath,
+    *,
+    method: str = "margin",
+    tune: str = "head",
+    settings: RecipeSettings = (),
+    name: str | None = None,
+    replace: bool = False,
+    test_share: float = 0.3,
+    seed: int = 0,
+    views: int = 8,
+    device: str | None = None,
+    progress: bool = False,
+) -> Finetuned:
+    """Fit a model to your own images, and measure it before and after on classes that are held out.
+
+    >>> better = zoo.finetune("photos", "pictures/")
+    >>> model = zoo.load(better)
+
+    Some training classes choose what is kept: the unchanged base, the new head before training, or the best epoch.
+    After an interruption the same call continues.
+
+    Args:
+        base: The model to start from.
+        images: A folder with one subfolder per class, or a table (CSV: image,label).
+        method: margin, ms, pa, diva, ...
+        tune: What learns: "head", new heads on the unchanged trunk, which takes minutes on a CPU; or, with the heads,
+            "norm" (normalisation layers), "last" (the last stage or block), "lora" (low-rank adapters), "prompt"
+            (prompts of a vision transformer) or "all".
+        settings: Changes to the recipe, as `{"schedule.epochs": 5}` or `["schedule.epochs=5"]`.
+        name: The name of the new model (default: the base's, with -finetuned).
+        replace: Replace a model of the same name.
+        test_share: The share of the classes to measure on.
+        seed: The seed of the split and the run.
+        views: Augmented views of each image, for tune "head".
+        device: cpu, cuda or cuda:N (default: cuda if there is one).
+        progress: Show progress bars.
+
+    Raises:
+        ModelNotFoundError: If there is no such model.
+        DatasetError: If there are no images, or they cannot be split.
+        UsageError: If the name is taken, or a value is out of range.
+        RecipeError: If a setting does not fit.
+    """
+    reference = model_reference(base)
+    name = _new_name(name, reference, "finetuned")
+    if not paths.expand(images).exists():
+        raise DatasetError(f"there is no folder or file {images}; name your images.", code="not-found")
+    check_at_least("seed", seed, 0)
+    check_at_least("views", views, 0)
+    check_share(test_share)
+    request = FinetuneRequest(
+        reference, name, method, tune, _as_texts(settings), test_share, seed, views, device, replace
+    )
+    return run_finetune(images, request, progress)
+
+
+def distill(
+    teacher: ModelLike,
+    images: ImagePath | None = None,
+    *,
+    backbone: str,
+    loss: str = "embedding",
+    dim: int | None = None,
+    size: int | None = None,
+    pretrained: bool | str = False,
+    settings: RecipeSettings = (),
+    dataset: str | None = None,
+    data: ImagePath | None = None,
+    name: str | None = None,
+    replace: bool = False,
+    test_share: float = 0.2,
+    seed: int = 0,
+    device: str | None = None,
+    progress: bool = False,
+) -> Distilled:
+    """Train a small model to embed as a strong one does, and compare the two on images that are held out.
+
+    >>> small = zoo.distill("photos", "pictures/", backbone="mobilenetv3_small_100")
+
+    Images without labels are enough. After an interruption the same call continues.
+
+    Args:
+        teacher: The model to learn from.
+        images: A folder of images, or a table of them (CSV).
+        backbone: The student's architecture: conv4, resnet18, any of timm.
+        loss: "embedding" (the teacher's own embeddings), "rkd" (its distances and angles) or "similarity" (its
+            similarities in a batch).
+        dim: The dimension of the student's embedding (default: the teacher's).
+        size: The side of the student's images in pixels (default: the teacher's).
+        pretrained: The weights to start from: True (timm's), a model, a file or org/name.
+        settings: Changes to the recipe, as `{"schedule.epochs": 5}` or `["schedule.epochs=5"]`.
+        dataset: A data set by name, instead of `images`.
+        data: The folder of that data set.
+        name: The student's name (default: the teacher's, with -distilled).
+        replace: Replace a model of the same name.
+        test_share: The share of the classes, or images, to measure on.
+        seed: The seed of the split and the run.
+        device: cpu, cuda or cuda:N (default: cuda if there is one).
+        progress: Show progress bars.
+
+    Raises:
+        ModelNotFoundError: If there is no such teacher.
+        DatasetError: If there are too few images.
+        UsageError: If the name is taken, or arguments exclude one another.
+        RecipeError: If a setting does not fit.
+    """
+    reference = model_reference(teacher)
+    name = _new_name(name, reference, "distilled")
+    check_at_least("seed", seed, 0)
+    if images is None and dataset == FOLDER:
+        images, dataset, data = data, None, None
+    check_source(images, dataset, data)
+    check_share(test_share)
+    student = Student(name, backbone, loss, dim, size, pretrained, tuple(_as_texts(settings)), seed)
+    plan = plan_distillation(reference, student, replace)
+    from training.distillation.distil import distil
+
+    def read() -> StudentImages:
+        if dataset is not None:
+            return read_dataset(dataset, data, seed)
+        return read_student_images(str(images), test_share, seed, progress)
+
+    return distil(plan, read, device, progress)
+
+
+def _as_texts(settings: RecipeSettings) -> list[str]:
+    """Return settings as `key=value`."""
+    if isinstance(settings, str):
+        raise UsageError(
+            f"settings are a dictionary or a list of key=value, not the text {settings!r}.", code="invalid-value"
+        )
+    if not isinstance(settings, Mapping):
+        return list(settings)
+    return [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in settings.items()]
+
+
+def _changes(settings: RecipeSettings, dataset: str | None) -> list[str]:
+    return [*_as_texts(settings), *([f"data.dataset={dataset}"] if dataset else [])]
+
+
+def _new_name(name: str | None, source: str, ending: str) -> str:
+    """Return the name of a model made from another: `name`, else the source's last part with an ending."""
+    own = f"{source.rstrip('/').rpartition('/')[2].lower()}-{ending}"
+    return check_new_name(own if name is None else name, replace=True)  # if it is taken is checked with the recipe
+
+
+def _check_data(recipe: str, settings: Iterable[str], data: ImagePath) -> None:
+    """Check the folder or table of images for a recipe's data set, or for the one that the settings name."""
+    pairs = [setting.partition("=") for setting in settings]
+    chosen = [value.strip() for key, _, value in pairs if key.strip() == "data.dataset"]
+    if recipe in recipes():
+        datasets.check_dataset([recipes()[recipe]["dataset"], *chosen][-1], "train", Path(data))
+    else:
+        datasets.check_dataset_path(Path(data), FOLDER)
+
+
+def _check_names_free(recipe: Recipe | EnsembleRecipe, replace: bool) -> None:
+    """Refuse to replace a finished model, and say if the new one will hide a shipped model.
+
+    Members of an ensemble that the local zoo has by the same recipe are used.
+    """
+    check_new_name(recipe.name, replace, resume=True)
+    for member in recipe.members if isinstance(recipe, EnsembleRecipe) else ():
+        recorded = read_object(paths.local_models() / member.name / "recipe.json").get("recipe")
+        check_new_name(member.name, replace or same_recipe(recorded, member), resume=True)
+    if (paths.SHIPPED / recipe.name).exists():
+        folder = paths.local_models() / recipe.name
+        note(
+            f"{recipe.name} is also shipped with the package; once trained, the name means your model in {folder}. "
+            "Give yours another name with --as, or delete it to get the shipped one back"
+        )
+
+
+def _fit_to_images(
+    recipe: Recipe | EnsembleRecipe, labels: np.ndarray, settings: Iterable[str]
+) -> Recipe | EnsembleRecipe:
+    """Return the recipe with batches and validation that the classes allow, and print on stderr what was changed."""
+    fitted, changed = fit_to_classes(recipe, labels, settings)
+    if changed:
+        classes = count(len(set(labels.tolist())), "training class", "training classes")
+        note(f"the recipe is for more than {classes}; changed: {', '.join(changed)} (other values: --set)")
+    return fitted
