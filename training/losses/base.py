@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from training.batch import Batch, check_classes, join_pairs, read_batch, read_tuples
+from training.batch import EmbeddingBatch, check_classes, join_pairs, read_batch, read_tuples
 from training.functional import Hinges, Pairs, Quadruplets, Triplets, to_pairs
 from zoo.errors import UsageError
 
@@ -70,7 +70,7 @@ class MetricLoss(nn.Module):
             check_classes(batch.labels, self.num_classes)
         return self.compute(batch, None if indices_tuple is None else self._own_tuples(indices_tuple))
 
-    def compute(self, batch: Batch, tuples: Any) -> Tensor:
+    def compute(self, batch: EmbeddingBatch, tuples: Any) -> Tensor:
         """Return the loss, a scalar, of a batch and of tuples of the class's kind or None."""
         raise NotImplementedError
 

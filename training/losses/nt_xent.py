@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from training import functional
-from training.batch import Batch
+from training.batch import EmbeddingBatch
 from training.functional import Pairs
 from training.losses.base import MetricLoss
 
@@ -30,7 +30,7 @@ class NTXentLoss(MetricLoss):
         super().__init__()
         self.temperature = temperature
 
-    def compute(self, batch: Batch, tuples: Pairs | None) -> Tensor:
+    def compute(self, batch: EmbeddingBatch, tuples: Pairs | None) -> Tensor:
         """Return the loss, a scalar, over the pairs, repetitions included, or over all of the batch."""
         logits = batch.cosines() / self.temperature
         if tuples is None:
