@@ -69,7 +69,7 @@ class DistanceWeightedMiner(BaseMiner):
             self.nonzero_loss_cutoff is not None
         ):  # a smaller penalty, so that these are drawn if there is no nearer negative
             penalty.add_(torch.gt(squared, self.nonzero_loss_cutoff**2, out=torch.empty_like(squared)), alpha=1e28)
-        squared.clamp_(self.cutoff**2, (self.nonzero_loss_cutoff or 2.0) ** 2)
+        squared.clamp_(max(self.cutoff**2, torch.finfo(unit.dtype).tiny), (self.nonzero_loss_cutoff or 2.0) ** 2)
         logs = log_density(squared, unit.shape[1]).add_(penalty)
         least = logs.amin(1, keepdim=True).clamp_(max=1e29)
         return torch.sub(least, logs, out=logs).clamp_(min=-80).exp_()
