@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from training.batch import Batch
+from training.batch import EmbeddingBatch
 from training.functional import Triplets, draw_columns
 from training.miners.base import BaseMiner
 
@@ -31,7 +31,7 @@ class DistanceWeightedMiner(BaseMiner):
     ) -> None:
         self.cutoff, self.nonzero_loss_cutoff, self.one_positive = cutoff, nonzero_loss_cutoff, one_positive
 
-    def mine(self, batch: Batch) -> Triplets:
+    def mine(self, batch: EmbeddingBatch) -> Triplets:
         """Return one triplet per ordered positive pair, or per anchor."""
         if self.one_positive:
             anchors = batch.positive.any(1).nonzero()[:, 0]
@@ -69,7 +69,7 @@ class DistanceWeightedMiner(BaseMiner):
             self.nonzero_loss_cutoff is not None
         ):  # a smaller penalty, so that these are drawn if there is no nearer negative
             penalty.add_(torch.gt(squared, self.nonzero_loss_cutoff**2, out=torch.empty_like(squared)), alpha=1e28)
-        squared.clamp_(self.cutoff**2, (self.nonzero_loss_cutoff or 2.0) ** 2)
+        squared.clamp_(max(self.cutoff**2, torch.finfo(unit.dtype).tiny), (self.nonzero_loss_cutoff or 2.0) ** 2)
         logs = log_density(squared, unit.shape[1]).add_(penalty)
         least = logs.amin(1, keepdim=True).clamp_(max=1e29)
         return torch.sub(least, logs, out=logs).clamp_(min=-80).exp_()

@@ -120,3 +120,10 @@ def test_any_batch_gives_valid_triplets(labels: list[int], kind: str) -> None:
     assert (y[anchors] != y[negatives]).all()
     several = len(set(labels)) > 1
     assert len(anchors) == several * sum(labels.count(label) - 1 for label in labels)
+
+
+def test_without_a_lower_cutoff_equal_rows_are_drawn() -> None:
+    embeddings, y = torch.ones(6, 4), torch.tensor([0, 0, 1, 1, 2, 2])
+    anchors, _, negatives = DistanceWeightedMiner(cutoff=0)(embeddings, y)
+    assert len(anchors) == 6
+    assert (y[anchors] != y[negatives]).all()
