@@ -134,6 +134,7 @@ def _read_rows(embeddings: Tensor, unit: bool) -> Tensor:
 
 
 def _read_labels(embeddings: Tensor, labels: Tensor) -> Tensor:
+    labels = torch.as_tensor(labels)  # also those of NumPy
     if embeddings.ndim != 2 or labels.shape != embeddings.shape[:1]:
         raise UsageError(
             f"embeddings must be [b, d] and labels [b], not {list(embeddings.shape)} and {list(labels.shape)}.",
