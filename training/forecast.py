@@ -1,4 +1,4 @@
-"""What a training run will take, as far as an earlier run of the same recipe tells: time, memory and folders."""
+"""Forecast of a training run by an earlier one of the same recipe: time, memory and folders."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def peak_memory() -> int:
 
 
 def forecast(recipe: Recipe | EnsembleRecipe, origin: str) -> list[str]:
-    """Return what is known before a run, a sentence each: its length, time, memory and folders.
+    """Return sentences about a run before it begins: its length, time, memory and folders.
 
     Args:
         recipe: The resolved recipe.
