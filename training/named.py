@@ -315,7 +315,7 @@ def distill(
     if images is None and dataset == FOLDER:
         images, dataset, data = data, None, None
     images = table_of(images)
-    check_source(images, dataset, data)
+    check_source(None if images is None else str(images), dataset, None if data is None else str(data))
     check_share(test_share)
     student = Student(name, backbone, loss, dim, size, pretrained, tuple(_as_texts(settings)), seed)
     plan = plan_distillation(reference, student, replace)

@@ -264,8 +264,9 @@ def _described(part: Any) -> Iterator[dict[str, Any]]:
         if isinstance(values.get("json"), dict):
             values |= values.pop("json")
         text = values.pop(label, None) if label else None
-        known = names is not None and isinstance(text, int) and text >= 0
-        yield {"image": row[image], **values, "label": names[text] if known else text}
+        if names is not None and isinstance(text, int) and text >= 0:
+            text = names[text]
+        yield {"image": row[image], **values, "label": text}
 
 
 def _table_rows(parts: Mapping[str, Iterable[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
