@@ -24,6 +24,7 @@ from training.cached.samples import Samples
 from training.data import TrainingData
 from training.distributed import Processes, connect, keep_freed_memory
 from training.execution import Execution
+from training.forecast import PEAK, peak_memory
 from training.logging import check_trackers, create_trackers
 from training.overrides import changed_settings
 from training.recipe import EnsembleRecipe, Objective, Recipe, same_recipe
@@ -604,6 +605,7 @@ def _train_model(
             "best_epoch": trained.best_epoch,
             "device": str(execution.device),
             "processes": processes.count,
+            PEAK: peak_memory(),
             "compiled": execution.compiled,
             **dataclasses.asdict(trained.computation),
             "skipped": list(data.skipped),

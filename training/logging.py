@@ -1,4 +1,4 @@
-"""Records of a training run: log.jsonl, the progress bar, TensorBoard and Weights & Biases."""
+"""Records of a training run: log.jsonl, the progress bar, TensorBoard, trackio and Weights & Biases."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -109,8 +111,11 @@ class ProgressBar:
 class Tracker(Protocol):
     """A receiver of each epoch's record, beside the log."""
 
-    def write(self, record: dict[str, Any]) -> None:
-        """Take one epoch's record: numbers, and groups of numbers such as `terms` and `indicators`."""
+    def write(self, record: dict[str, Any], step: int) -> None:
+        """Take one epoch's record, after `step` steps: numbers, and groups such as `terms` and `indicators`."""
+
+    def write_step(self, terms: dict[str, float], step: int) -> None:
+        """Take the loss terms of a step."""
 
     def close(self) -> None:
         """End the run."""
@@ -125,32 +130,59 @@ class TensorBoard:
         self.writer = SummaryWriter(folder / "tensorboard")
         self.writer.add_text("recipe", f"```\n{recipe}\n```")
 
-    def write(self, record: dict[str, Any]) -> None:
+    def write(self, record: dict[str, Any], step: int) -> None:
         for name, value in flatten_record(record).items():
-            self.writer.add_scalar(name, value, record["epoch"])
+            self.writer.add_scalar(name, value, step)
         self.writer.flush()
+
+    def write_step(self, terms: dict[str, float], step: int) -> None:
+        for name, value in terms.items():
+            self.writer.add_scalar(name, value, step)
 
     def close(self) -> None:
         self.writer.close()
 
 
-class WandB:
-    """A run of Weights & Biases in the project dml-zoo; its own environment variables apply (WANDB_MODE=offline)."""
+class RunTracker:
+    """A run of Weights & Biases or trackio, which has the same calls, in the project dml-zoo.
 
-    def __init__(self, recipe: Recipe, folder: Path) -> None:
-        import wandb
+    Their own environment variables apply (WANDB_MODE=offline).
 
-        self.run = wandb.init(project="dml-zoo", name=recipe.name, config=recipe.record, dir=str(folder))
+    Args:
+        library: The name of the library.
+        recipe: The recipe, which becomes the run's configuration.
+        folder: The folder to write to, for a library that asks for one.
+    """
 
-    def write(self, record: dict[str, Any]) -> None:
-        self.run.log(flatten_record(record), step=record["epoch"])
+    def __init__(self, library: str, recipe: Recipe, folder: Path) -> None:
+        places = {"dir": str(folder)} if library == "wandb" else {}
+        self.run = import_module(library).init(project="dml-zoo", name=recipe.name, config=recipe.record, **places)
+
+    def write(self, record: dict[str, Any], step: int) -> None:
+        self.run.log({"epoch": record["epoch"], **flatten_record(record)}, step=step)
+
+    def write_step(self, terms: dict[str, float], step: int) -> None:
+        self.run.log(terms, step=step)
 
     def close(self) -> None:
         self.run.finish()
 
 
-TRACKERS: dict[str, Callable[[Recipe, Path], Tracker]] = {"tensorboard": TensorBoard, "wandb": WandB}
+TRACKERS: dict[str, Callable[[Recipe, Path], Tracker]] = {
+    "tensorboard": TensorBoard,
+    "trackio": partial(RunTracker, "trackio"),
+    "wandb": partial(RunTracker, "wandb"),
+}
 """Library -> tracker."""
+
+
+def track_epoch(tracker: Tracker, record: dict[str, Any], history: list[dict[str, Tensor]]) -> None:
+    """Give a tracker the loss terms of an epoch's steps, and the epoch's record at its last step."""
+    before = (record["epoch"] - 1) * len(history)
+    for number, terms in enumerate(history, start=before + 1):
+        values = {f"step/{name}": term.item() for name, term in terms.items()}
+        tracker.write_step({**values, "step/loss": sum(values.values())}, number)
+    tracker.write(record, before + len(history))
 
 
 def check_trackers(names: Iterable[str]) -> None:

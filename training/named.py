@@ -15,6 +15,7 @@ from training.distillation.images import StudentImages, check_source, read_datas
 from training.distillation.recipe import Student, plan_distillation
 from training.finetune import Finetuned, FinetuneRequest
 from training.finetune import finetune as run_finetune
+from training.forecast import forecast
 from training.logging import check_trackers
 from training.overrides import fit_to_classes, resolve, with_custom_name
 from training.recipe import EnsembleRecipe, Recipe, same_recipe
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
 
 RecipeSettings = Mapping[str, Any] | Iterable[str]
 """Changes to a recipe: `{"optimizer.lr": 1e-3}`, or `["optimizer.lr=1e-3"]` as `--set` takes them."""
+
+RECIPE_ARGUMENTS = ("data", "dataset", "settings", "seed", "name", "as_published", "features", "model")
+"""Arguments of `train` that decide its recipe."""
 
 ImagePath = str | Path
 """A folder, or a table of images."""
@@ -122,7 +126,7 @@ def train(
         replace: Replace a finished model of the same name when training has ended.
         device: cpu, cuda or cuda:N (default: cuda if there is one).
         compiled: Compile the trunk with `torch.compile`.
-        track: Trackers that also receive each epoch's record: tensorboard, wandb.
+        track: Trackers that also receive the losses of each step and each epoch's record: tensorboard, trackio, wandb.
         restart: Forget an interrupted run of the same recipe.
         evaluate: Measure the test split, and write the scores to the model's results.json.
         progress: Show progress bars.
@@ -146,6 +150,8 @@ def train(
         features=features,
         model=model,
     )
+    for line in forecast(resolved, recipe) if progress else ():
+        note(line)
     if as_published and not (switch := published_switch(recipe, _changes(settings, dataset))).differences:
         note(switch.summary)
     _check_names_free(resolved, replace)
@@ -162,6 +168,36 @@ def train(
         origin=recipe,
         evaluate=evaluate,
     )
+
+
+def train_seeds(recipe: str, seeds: int, **options: Any) -> list[str]:
+    """Train a recipe with several seeds, as models NAME, NAME-seed1, ...; return their names.
+
+    Models of these names that were trained by exactly their recipe are kept.
+
+    Args:
+        recipe: The recipe's name.
+        seeds: The number of seeds; they count from `seed`, else from the recipe's.
+        options: The arguments of `train`.
+
+    Raises:
+        ZooError: Those of `train`.
+    """
+    check_at_least("seeds", seeds, 1)
+    what = {key: options[key] for key in RECIPE_ARGUMENTS if key in options}
+    first = resolve_run(recipe, **{**what, "seed": options.get("seed")})
+    start = 0 if isinstance(first, EnsembleRecipe) else first.seed
+    start = start if options.get("seed") is None else options["seed"]
+    names = [first.name, *(f"{first.name}-seed{number}" for number in range(1, seeds))]
+    for number, name in enumerate(names):
+        arguments = {**options, "seed": start + number, "name": name}
+        resolved = resolve_run(recipe, **{key: arguments[key] for key in RECIPE_ARGUMENTS if key in arguments})
+        recorded = read_object(paths.local_models() / name / "recipe.json").get("recipe")
+        if isinstance(resolved, Recipe) and same_recipe(recorded, resolved):
+            note(f"{name} is trained already, by this recipe and seed; it is kept")
+        else:
+            train(recipe, **arguments)
+    return names
 
 
 def finetune(
@@ -279,7 +315,7 @@ def distill(
     if images is None and dataset == FOLDER:
         images, dataset, data = data, None, None
     images = table_of(images)
-    check_source(images, dataset, data)
+    check_source(None if images is None else str(images), dataset, None if data is None else str(data))
     check_share(test_share)
     student = Student(name, backbone, loss, dim, size, pretrained, tuple(_as_texts(settings)), seed)
     plan = plan_distillation(reference, student, replace)

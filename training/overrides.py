@@ -43,6 +43,9 @@ SQUARED = "objective.loss_args.squared"
 IDENTITY_KEYS = ("name", "method", "seed", *REMARKS, "backbone.name", "definitions")
 """Keys that do not count as changed settings: papers print means over seeds, and the other keys are no settings."""
 
+CLASSES_OF = ("objective", "heads", "backbone", "batch.sampler", "batch.args")
+"""Beginnings of keys whose values name classes or their arguments; those of our own recipes fit."""
+
 FIELD_KINDS: dict[Any, tuple[str, str]] = {
     int: ("a whole number", "8"),
     float: ("a number", "0.001"),
@@ -337,7 +340,11 @@ def _check_recipe_name(name: str, settings: list[str]) -> None:
 def _override_and_check(recipe: Recipe, settings: list[str]) -> Recipe:
     changed, errors = _setting_errors(recipe, settings)
     _raise_all(errors)
-    check_names(changed)
+    if any(key.startswith(CLASSES_OF) for key in setting_keys(settings)):
+        check_names(changed)  # loads torch
+    else:
+        data.check_dataset_name(changed.data.dataset)
+        _check_intra(changed)
     return changed
 
 

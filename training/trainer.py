@@ -33,7 +33,7 @@ from training.execution import MEASURED_IMAGES, Computation, Execution, autocast
 from training.health.held_out import embed_held_out, validation_scores
 from training.health.indicators import Monitor
 from training.health.run_folder import keep_divergence, keep_recipe
-from training.logging import Log, ProgressBar, Tracker, mean_terms
+from training.logging import Log, ProgressBar, Tracker, mean_terms, track_epoch
 from training.methods.base import Minibatch
 from training.optim import create_optimizer, learning_rate_factor
 from training.recipe import FASTEST, Augmentation, Recipe
@@ -81,6 +81,7 @@ class Trainer:
         progress: bool = False,
     ) -> None:
         torch.manual_seed(recipe.seed)
+        self.history: list[dict[str, Tensor]] = []
         self.maps: CachedMaps | None = None
         self.progress = progress
         self.recipe, self.data, self.execution, self.memory = recipe, data, execution, memory
@@ -509,6 +510,8 @@ def _fit(
     with ProgressBar(
         recipe.name, steps * recipe.schedule.epochs, steps * resumed_at, recipe.batch.size, progress
     ) as bar:
+        if resumed_at:
+            bar.warn(f"continues from epoch {resumed_at + 1}")
         if 0 < recipe.schedule.epochs <= run.method.pretraining:
             bar.warn(
                 f"all {recipe.schedule.epochs} epochs are pre-training, which knows nothing of the method "
@@ -518,7 +521,7 @@ def _fit(
             record = _judged_epoch(run, sampler, bar, folder, monitor, log.records)
             log.write(record)
             for tracker in trackers:
-                tracker.write(record)
+                track_epoch(tracker, record, run.history)
             if execution.processes.first:
                 _keep(run, folder)
     best = run.best or {"epoch": None, "validation": {}}
@@ -589,7 +592,7 @@ def _epoch(run: Trainer, sampler: BatchSampler, bar: ProgressBar, folder: Path, 
     plan = run.method.plan(run.epoch, steps)
     monitor.begin_epoch(plan)
     draws = _draws(run, sampler, plan)
-    history: list[dict[str, Tensor]] = []
+    run.history = history = []
     for number, ((task, samples), squares) in enumerate(
         prefetch(draws, lambda draw: _pin(run.data.images(draw[1][part]), run.execution), ahead), start=1
     ):

@@ -87,7 +87,15 @@ class Table:
         """Return the table in LaTeX, with the rules of the package booktabs."""
         sides = "".join("r" if right else "l" for right in self.aligned())
         head, *rows = (" & ".join(map(_latex_text, cells)) + r" \\" for cells in (self.columns, *self.rows))
-        lines = [rf"\begin{{tabular}}{{{sides}}}", r"\toprule", head, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}"]
+        lines = [
+            rf"\begin{{tabular}}{{{sides}}}",
+            r"\toprule",
+            head,
+            r"\midrule",
+            *rows,
+            r"\bottomrule",
+            r"\end{tabular}",
+        ]
         if caption:
             lines = [r"\begin{table}", r"\centering", rf"\caption{{{_latex_text(caption)}}}", *lines, r"\end{table}"]
         return "\n".join(lines)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -53,6 +53,11 @@ MAX_BYTES = {
     "thumbnail_type": 64,
 }
 """Columns of texts and bytes that are read, and the most bytes of one value; a character has at most four."""
+
+OWN_COLUMNS = ("id", *MAX_BYTES, "embedding")
+"""Columns that are not keys of the metadata."""
+
+_KINDS = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
 
 ROWS_AT_ONCE, ADDED_BYTES = 16, 2**23
 """Rows that become Python's objects at a time, and the bytes after which they are added to the gallery."""
@@ -136,9 +141,11 @@ def _write(path: str | Path, out: Path) -> int:
     with VectorGallery.open(path) as gallery, atomic_folder(out) as folder:
         dim = gallery.card.dim
         index = faiss.IndexIDMap(faiss.IndexFlatIP(dim))
-        with parquet.ParquetWriter(folder / ITEMS, _schema(dim), compression="zstd") as writer:
+        kinds = _metadata_kinds(gallery.store.rows())
+        schema = _schema(dim, kinds)
+        with parquet.ParquetWriter(folder / ITEMS, schema, compression="zstd") as writer:
             for rows in _batches(gallery.store.rows()):
-                writer.write_table(_table(rows, dim))
+                writer.write_table(_table(rows, schema, kinds))
                 index.add_with_ids(np.stack([row[1] for row in rows]), np.array([row[0].id for row in rows], np.int64))
         _write_index(index, folder / INDEX)
         write_bytes(folder / MODEL, model_json(gallery.card, gallery.model_ref).encode())
@@ -164,7 +171,36 @@ def _read_calibration(path: Path) -> dict[str, Any]:
         raise GalleryError(f"{path} is damaged: {error}. Nothing was imported.", code="damaged-file") from None
 
 
-def _schema(dim: int) -> Any:
+def _metadata_kinds(rows: Iterator[Row]) -> dict[str, Any]:
+    """Return the type of each key of the metadata: that of its values, or text if they are of several types."""
+    kinds: dict[str, set[Any]] = {}
+    for item, _, _ in rows:
+        for key, value in item.metadata.items():
+            if value is not None:
+                kinds.setdefault(key, set()).add(_KINDS.get(type(value), pa.string()))
+    numbers = {pa.int64(), pa.float64()}
+    return {
+        key: next(iter(found)) if len(found) == 1 else pa.float64() if found == numbers else pa.string()
+        for key, found in sorted(kinds.items())
+    }
+
+
+def _metadata_columns(metadata: Mapping[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of an item's metadata as columns, which other databases filter by."""
+    columns = {}
+    for key, kind in kinds.items():
+        value = metadata.get(key)
+        is_text = kind == pa.string() and value is not None and not isinstance(value, str)
+        columns[_column(key)] = json.dumps(value, ensure_ascii=False) if is_text else value
+    return columns
+
+
+def _column(key: str) -> str:
+    """Return the name of the column of a key; one of our own names gets a prefix."""
+    return f"metadata_{key}" if key in OWN_COLUMNS else key
+
+
+def _schema(dim: int, kinds: Mapping[str, Any]) -> Any:
     text = ("source", "label", "metadata", "content_sha256", "added_at", "key")
     return pa.schema(
         [
@@ -173,13 +209,15 @@ def _schema(dim: int) -> Any:
             pa.field("embedding", pa.list_(pa.float32(), dim)),
             pa.field("thumbnail", pa.binary()),
             pa.field("thumbnail_type", pa.string()),
+            *(pa.field(_column(key), kind) for key, kind in kinds.items()),
         ]
     )
 
 
-def _table(rows: Sequence[Row], dim: int) -> Any:
+def _table(rows: Sequence[Row], schema: Any, kinds: Mapping[str, Any]) -> Any:
     values = [
         {
+            **_metadata_columns(item.metadata, kinds),
             **vars(item),
             "metadata": json.dumps(item.metadata, ensure_ascii=False),
             "embedding": embedding,
@@ -188,7 +226,7 @@ def _table(rows: Sequence[Row], dim: int) -> Any:
         }
         for item, embedding, thumbnail in rows
     ]
-    return pa.Table.from_pylist(values, _schema(dim))
+    return pa.Table.from_pylist(values, schema)
 
 
 def _new_item(row: dict[str, Any]) -> NewItem:

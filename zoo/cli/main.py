@@ -131,6 +131,7 @@ COMMANDS = (
     ),
     Entry("benchmark compare", "zoo.cli.benchmark", PUBLISHED, "compare published numbers with the models here"),
     Entry("benchmark models", "zoo.cli.benchmark", MEASURED, "compare the models measured here, seeds as one row"),
+    Entry("benchmark curves", "zoo.cli.benchmark", MEASURED, "draw what several runs logged by epoch in one figure"),
     Entry("benchmark report", "zoo.cli.benchmark", MEASURED, "write a model's report as one HTML page"),
     Entry("benchmark served", "zoo.cli.benchmark", MEASURED, "measure what retrieval loses from torch to the gallery"),
     Entry(

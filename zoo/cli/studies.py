@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer import Argument, Option
 
-from zoo.cli.options import AsPublished, Data, Device, Json, Margins, Quiet, Seed, Settings
+from zoo.cli.options import AsPublished, Data, Device, Json, Latex, Margins, Quiet, Seed, Settings
 from zoo.console import count, print_json
 from zoo.errors import UsageError, command
 

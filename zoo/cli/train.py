@@ -29,7 +29,7 @@ from zoo.cli.options import (
     print_outcome,
     strict_status,
 )
-from zoo.console import count, note_left_out, print_json, print_table
+from zoo.console import count, note, note_left_out, print_json, print_table
 from zoo.errors import UsageError, check_at_least, command
 from zoo.render import Table
 
@@ -46,6 +46,7 @@ app = typer.Typer()
   zoo train margin-conv4-glyphs                       needs no data and no network
   zoo train margin-conv4-omniglot --data DIR          handwriting, from the two zip files in DIR
   zoo train margin-conv4-glyphs --seed 1 --as second  another seed, another name
+  zoo train margin-conv4-glyphs --seeds 3             three seeds, as three models, and their mean
   zoo train margin-conv4-glyphs --set optimizer.lr=1e-3 --set schedule.epochs=4 --as short
   zoo train margin-conv4-cifar100 --dataset folder --data birds.csv --as birds    your own images, in two splits
   zoo train margin-conv4-glyphs --show                print the recipe
@@ -63,6 +64,10 @@ def train(
     settings: Settings = None,
     as_published: AsPublished = False,
     seed: Annotated[int | None, Option("--seed", metavar="N", help="seed of the run (default: the recipe's)")] = None,
+    seeds: Annotated[
+        int | None,
+        Option("--seeds", metavar="N", help="train N models, of this and the next seeds, and print their mean"),
+    ] = None,
     new_name: NewName = None,
     features: Annotated[
         str | None,
@@ -82,7 +87,7 @@ def train(
     device: Device = None,
     compiled: Annotated[bool, Option("--compile", help="compile the trunk with torch.compile")] = False,
     track: Annotated[
-        list[str] | None, Option(metavar="NAME", help="also log to tensorboard or wandb; repeatable")
+        list[str] | None, Option(metavar="NAME", help="also log to tensorboard, trackio or wandb; repeatable")
     ] = None,
     restart: Annotated[bool, Option("--restart", help="forget an interrupted run of the same recipe")] = False,
     no_eval: Annotated[bool, Option("--no-eval", help="do not measure the test split after training")] = False,
@@ -91,8 +96,9 @@ def train(
     quiet: Quiet = False,
 ) -> None:
     """train a model by its recipe into the local zoo"""
-    from training.named import resolve_run
+    from training.named import resolve_run, train_seeds
     from training.named import train as train_model
+    from zoo.cli.benchmark import models
 
     changes = [*(settings or []), *([f"data.dataset={dataset}"] if dataset else [])]
     what: dict[str, Any] = {
@@ -107,17 +113,20 @@ def train(
     if show:
         _show_recipe(resolve_run(name, **what), name, changes, as_published, as_json)
         return
-    outcome = train_model(
-        name,
-        **what,
-        replace=replace,
-        device=device,
-        compiled=compiled,
-        track=track or (),
-        restart=restart,
-        evaluate=not no_eval,
-        progress=not quiet,
-    )
+    what |= {
+        "replace": replace,
+        "device": device,
+        "compiled": compiled,
+        "track": track or (),
+        "restart": restart,
+        "evaluate": not no_eval,
+        "progress": not quiet,
+    }
+    if seeds is not None:
+        names = train_seeds(name, seeds, **what)
+        models([names[0]], as_json=as_json)
+        return
+    outcome = train_model(name, **what)
     if int(os.environ.get("RANK", "0")):
         return  # of several processes only the first one prints
     print_outcome(as_json, outcome.to_json(), *outcome.summary(data).splitlines())
@@ -127,8 +136,12 @@ def _show_recipe(
     recipe: Recipe | EnsembleRecipe, name: str, settings: list[str], as_published: bool, as_json: bool
 ) -> None:
     """Print the recipe as JSON; as published, the differences from the paper's recipe, and with --json both."""
+    from training.forecast import forecast
+
     if not as_published:
         print_json(recipe.to_json())
+        for line in forecast(recipe, name):
+            note(line)
         return
     from training.recipes.published_code import published_switch
     from zoo.models.card import setting_text

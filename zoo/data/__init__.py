@@ -12,7 +12,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zoo.errors import DatasetError, nearest, unknown
+from zoo.console import count
+from zoo.errors import DatasetError, UsageError, nearest, unknown
 from zoo.paths import expand, is_folder
 
 if TYPE_CHECKING:
@@ -68,6 +69,32 @@ def load_dataset(name: str, split: str = "test", data: str | Path | None = None)
     """
     check_dataset(name, split, data)
     return DATASETS[name](split, data)
+
+
+def class_folds(dataset: Dataset, folds: int = 5, seed: int = 0) -> list[tuple[Dataset, Dataset]]:
+    """Divide the classes into folds, and return for each the images of all other classes and those of its own.
+
+    Args:
+        dataset: The data set.
+        folds: The number of folds; each has two classes or more.
+        seed: Seed of the order in which the classes are dealt out.
+
+    Raises:
+        UsageError: If there are fewer than two folds, or fewer than two classes for each.
+    """
+    import numpy as np
+
+    from zoo.data.dataset import subset
+
+    classes = len(dataset.classes)
+    if not 2 <= folds <= classes // 2:
+        raise UsageError(
+            f"{count(classes, 'class')} cannot be divided into {folds} folds of two or more.", code="invalid-value"
+        )
+    fold_of_class = np.empty(classes, np.int64)
+    fold_of_class[np.random.default_rng(seed).permutation(classes)] = np.arange(classes) % folds
+    own = fold_of_class[dataset.labels]
+    return [(subset(dataset, own != fold, "train"), subset(dataset, own == fold, "test")) for fold in range(folds)]
 
 
 def check_dataset(name: str, split: str = "test", data: str | Path | None = None) -> None:

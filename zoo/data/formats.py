@@ -52,7 +52,7 @@ _KINDS = {b"\x89PNG": ".png", b"\xff\xd8\xff": ".jpg", b"GIF8": ".gif", b"RIFF":
 
 
 def hub_name(path: str | Path) -> str | None:
-    """Return `org/name` of a data set on the Hub; None for a path that exists, or that is no such name."""
+    """Return `org/name` of a data set on the Hub; None for a path that exists, and for other texts."""
     match = HUB.fullmatch(os.fspath(path).replace("hf:/", "hf://").replace(":///", "://"))
     if match is None or match[1]:
         return match and match[1]
@@ -83,7 +83,7 @@ def _has_shards(folder: Path) -> bool:
 
 
 def table_of(data: Any) -> Any:
-    """Return the table of a data set in memory; a path stays as it is.
+    """Return the table of a data set in memory; a path stays unchanged.
 
     Args:
         data: A path; a data set of the library `datasets`; a data set of PyTorch, whose items are (image, label) or
@@ -108,7 +108,7 @@ def table_of(data: Any) -> Any:
         folder.mkdir()
         _write(folder, _table_rows({name: _items(part) for name, part in parts.items()}))
         target = tables / f"memory-{_content(folder)[:16]}"
-        with suppress(OSError):  # it is there already
+        with suppress(OSError):  # an equal one exists
             folder.rename(target)
     return target / TABLE
 
@@ -264,8 +264,9 @@ def _described(part: Any) -> Iterator[dict[str, Any]]:
         if isinstance(values.get("json"), dict):
             values |= values.pop("json")
         text = values.pop(label, None) if label else None
-        known = names is not None and isinstance(text, int) and text >= 0
-        yield {"image": row[image], **values, "label": names[text] if known else text}
+        if names is not None and isinstance(text, int) and text >= 0:
+            text = names[text]
+        yield {"image": row[image], **values, "label": text}
 
 
 def _table_rows(parts: Mapping[str, Iterable[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
@@ -275,7 +276,7 @@ def _table_rows(parts: Mapping[str, Iterable[dict[str, Any]]]) -> Iterator[dict[
 
 
 def _write(folder: Path, rows: Iterable[dict[str, Any]], beside: Path | None = None) -> None:
-    """Write a table and the images that are no files yet.
+    """Write a table and those images that are inside a file or in memory.
 
     Args:
         folder: The folder to write to.
@@ -323,7 +324,7 @@ def _stored(folder: Path, row: Mapping[str, Any], image: Mapping[str, Any], numb
 
 
 def _is_place(label: str) -> bool:
-    """Return whether a label can be the name of a folder as it is."""
+    """Return whether a label can be the name of a folder unchanged."""
     return bool(label) and not any(part in ("", ".", "..") for part in label.split("/")) and label.isprintable()
 
 

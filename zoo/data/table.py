@@ -198,7 +198,7 @@ _note_once = cache(note)
 
 
 def _in_our_terms(path: Path, rows: list[dict[str, str]]) -> list[Row]:
-    """Return rows with the marks of queries as numbers, and with the split validation as test, if there is none."""
+    """Return rows with the marks of queries as numbers, and with the split validation as test where that is missing."""
     for row in rows:
         if QUERY in row:
             row[QUERY] = str(int(BOOLEANS[row[QUERY].lower()]))

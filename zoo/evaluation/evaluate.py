@@ -170,7 +170,7 @@ def _named_data(dataset: Any, data: Any, needed: bool) -> tuple[str | Dataset | 
         return FOLDER, table_of(dataset)
     path = table_of(data)
     is_own = needed and dataset is None and path is not None and not is_folder(path) and is_table(path)
-    return FOLDER if is_own else dataset, path
+    return FOLDER if is_own else cast("str | Dataset | None", dataset), path
 
 
 def parse_groups(names: str | Iterable[str]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import faiss
 import numpy as np
 import pytest
-from pyarrow import parquet
+from pyarrow import compute, parquet
 
 from serving.gallery import VectorGallery
 from serving.gallery.parquet import INDEX, ITEMS, ImportedItems, export_gallery, import_gallery
@@ -46,6 +46,23 @@ def test_an_export_opens_without_us(path: Path, tmp_path: Path) -> None:
         np.testing.assert_allclose(similarities, [[hit.similarity for hit in row] for row in hits], atol=1e-6)
     with raises(UsageError, "already-exists"):
         export_gallery(path, tmp_path / "out")
+
+
+def test_metadata_are_columns_that_others_filter_by(tmp_path: Path) -> None:
+    address = tmp_path / "typed"
+    values = [{"year": 1999, "shop": "a", "size": 1, "label": "own"}, {"year": 2010, "sold": True, "size": 0.5}]
+    with VectorGallery.create(address, CARD, "toy") as gallery:
+        items = zip(new_items(unit_rows(2)), values, strict=True)
+        gallery.add([replace(item, metadata=metadata) for item, metadata in items])
+    export_gallery(address, tmp_path / "export")
+    table = parquet.read_table(tmp_path / "export" / "items.parquet")
+    late = table.filter(compute.greater(table["year"], 2000)).to_pylist()
+    assert [row["sold"] for row in late] == [True]
+    assert table["size"].to_pylist() == [1.0, 0.5]
+    assert table["metadata_label"].to_pylist() == ["own", None]
+    import_gallery(tmp_path / "export", tmp_path / "back")
+    with VectorGallery.open(tmp_path / "back") as gallery:
+        assert [found.metadata for found, _, _ in gallery.store.rows()] == values
 
 
 def test_an_export_reads_back(path: Path, tmp_path: Path) -> None:

@@ -166,6 +166,7 @@ class Pictures:
         return Image.open(path), self.classes.index(label)
 
 
+@pytest.mark.slow
 def test_data_sets_of_pytorch_are_trained_on_and_measured(birds: Path, expected: Any, own_zoo: Path) -> None:
     parts = {split: Pictures(birds, split) for split in ("train", "test")}
     assert measured(parts["test"])[1] == expected[1]
@@ -190,6 +191,7 @@ def test_metadata_reaches_a_gallery(birds: Path, tmp_path: Path) -> None:
     assert hit.label == label
 
 
+@pytest.mark.slow
 def test_a_model_is_finetuned_on_a_data_set(birds: Path, own_zoo: Path) -> None:
     part = embedded(birds)["train"]
     tuned = zoo.finetune(MODEL, part, views=0, settings={"schedule.epochs": 1, "batch.size": 8})

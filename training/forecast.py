@@ -1,0 +1,68 @@
+"""Forecast of a training run by an earlier one of the same recipe: time, memory and folders."""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+from pathlib import Path
+from typing import Any
+
+from training.recipe import EnsembleRecipe, Recipe
+from zoo import paths
+from zoo.console import count, duration
+from zoo.files import read_object
+
+PEAK = "peak_memory_bytes"
+"""Entry of recipe.json: the largest resident set of the process that trained the model."""
+
+
+def peak_memory() -> int:
+    """Return the largest resident set of this process so far, in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
+
+
+def forecast(recipe: Recipe | EnsembleRecipe, origin: str) -> list[str]:
+    """Return sentences about a run before it begins: its length, time, memory and folders.
+
+    Args:
+        recipe: The resolved recipe.
+        origin: The name of the recipe it was made of, whose earlier models are looked for.
+    """
+    members = recipe.members if isinstance(recipe, EnsembleRecipe) else (recipe,)
+    lines = [_length(member) for member in members[:1]]
+    earlier = next((run for name in (recipe.name, origin) if (run := _earlier(name))), None)
+    epochs = sum(member.schedule.epochs for member in members)
+    if earlier is None:
+        lines.append("time and memory: no earlier run of this recipe tells; the progress bar will")
+    else:
+        folder, seconds, memory = earlier
+        taken = f"about {duration(seconds * epochs)}" + (f" and {memory / 2**30:.1f} GiB" if memory else "")
+        where = "the machine that made the shipped model" if folder.is_relative_to(paths.SHIPPED) else "this machine"
+        lines.append(f"time and memory: {taken}, by an earlier run on {where}")
+    return [*lines, f"log: {paths.home() / 'runs' / recipe.name}-*, then {paths.local_models() / recipe.name}"]
+
+
+def _length(recipe: Recipe) -> str:
+    schedule, size = recipe.schedule, count(recipe.batch.size, "image")
+    steps = f"{count(schedule.steps, 'step')} of {size}" if schedule.steps else f"all images, {size} a step"
+    return f"{recipe.name}: {count(schedule.epochs, 'epoch')} of {steps}"
+
+
+def _earlier(name: str) -> tuple[Path, float, int] | None:
+    """Return the folder, the seconds of an epoch and the peak of memory (0: unknown) of a trained model."""
+    for folder in (paths.local_models() / name, paths.SHIPPED / name):
+        records = _records(folder / "log.jsonl")
+        if records:
+            seconds = sum(record["seconds"] for record in records) / len(records)
+            return folder, seconds, int(read_object(folder / "recipe.json").get(PEAK) or 0)
+    return None
+
+
+def _records(path: Path) -> list[dict[str, Any]]:
+    try:
+        records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError):
+        return []
+    return [record for record in records if isinstance(record.get("seconds"), int | float)]
