@@ -12,7 +12,6 @@ from torch.nn.functional import normalize
 
 from training.functional import (
     Pairs,
-    Quadruplets,
     Triplets,
     distances,
     negative_mask,
@@ -23,7 +22,7 @@ from training.functional import (
 from zoo.errors import RecipeError, UsageError
 
 
-class Batch:
+class EmbeddingBatch:
     """Rows with their labels, each of which is compared with all others of the batch, or with reference rows.
 
     Attributes:
@@ -102,7 +101,7 @@ def read_batch(
     ref_emb: Tensor | None = None,
     ref_labels: Tensor | None = None,
     unit: bool = True,
-) -> Batch:
+) -> EmbeddingBatch:
     """Check the arguments of a loss or a miner, and return them as a batch.
 
     Embeddings are not read, because that would wait for the device. Half precision becomes float32, except under
@@ -122,8 +121,8 @@ def read_batch(
         raise UsageError("ref_emb and ref_labels belong together; give both or neither.", code="invalid-value")
     batch = _read_rows(embeddings, unit), _read_labels(embeddings, labels)
     if ref_emb is None or ref_labels is None:
-        return Batch(*batch)
-    return Batch(*batch, _read_rows(ref_emb, unit), _read_labels(ref_emb, ref_labels))
+        return EmbeddingBatch(*batch)
+    return EmbeddingBatch(*batch, _read_rows(ref_emb, unit), _read_labels(ref_emb, ref_labels))
 
 
 def _read_rows(embeddings: Tensor, unit: bool) -> Tensor:
@@ -135,6 +134,7 @@ def _read_rows(embeddings: Tensor, unit: bool) -> Tensor:
 
 
 def _read_labels(embeddings: Tensor, labels: Tensor) -> Tensor:
+    labels = torch.as_tensor(labels)  # also those of NumPy
     if embeddings.ndim != 2 or labels.shape != embeddings.shape[:1]:
         raise UsageError(
             f"embeddings must be [b, d] and labels [b], not {list(embeddings.shape)} and {list(labels.shape)}.",
@@ -169,13 +169,13 @@ TUPLES = {3: Triplets, 4: Pairs}
 negatives)."""
 
 
-def read_tuples(indices: Sequence[Tensor]) -> Triplets | Quadruplets | Pairs:
+def read_tuples(indices: Sequence[Tensor]) -> Triplets | Pairs:
     """Return index tuples of any miner as one of our kinds.
 
     Raises:
         UsageError: If they are neither triplets nor pairs.
     """
-    if isinstance(indices, Triplets | Quadruplets | Pairs):
+    if isinstance(indices, Triplets | Pairs):
         return indices
     if not isinstance(indices, tuple | list) or len(indices) not in TUPLES:
         raise UsageError(

@@ -250,8 +250,8 @@ def finetune(
     images = table_of(images)
     if not paths.expand(images).exists() and not hub_name(images):
         raise DatasetError(f"there is no folder or file {images}; name your images.", code="not-found")
-    check_at_least("seed", seed, 0)
-    check_at_least("views", views, 0)
+    check_at_least("--seed", seed, 0)
+    check_at_least("--views", views, 0)
     check_share(test_share)
     request = FinetuneRequest(
         reference, name, method, tune, _as_texts(settings), test_share, seed, views, device, replace
@@ -311,7 +311,7 @@ def distill(
     """
     reference = model_reference(teacher)
     name = _new_name(name, reference, "distilled")
-    check_at_least("seed", seed, 0)
+    check_at_least("--seed", seed, 0)
     if images is None and dataset == FOLDER:
         images, dataset, data = data, None, None
     images = table_of(images)

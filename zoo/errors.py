@@ -14,6 +14,7 @@
     ├── TextError                   a text that cannot be embedded
     │   └── NoTextTowerError        the model embeds images only
     ├── DatasetError                a data set is missing, incomplete or not as published
+    │   └── UnreadableImagesError   images of it cannot be read
     ├── EvaluationError             embeddings or labels that cannot be measured
     ├── RecipeError                 an unknown recipe, key or value
     ├── TrainingError               training cannot start or continue

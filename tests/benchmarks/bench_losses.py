@@ -18,7 +18,6 @@ import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from types import SimpleNamespace
 
 import torch
 from pytorch_metric_learning import losses as pml_losses
@@ -28,7 +27,7 @@ from torch import Tensor, nn
 from training.construction import construct
 from training.distributed import keep_freed_memory
 from training.losses import LOSSES
-from training.miners import MINERS
+from zoo import losses, miners
 
 Miner = Callable[[Tensor, Tensor], tuple[Tensor, ...]]
 CLASSES, SOP = 100, 11318
@@ -58,10 +57,7 @@ CONTESTS = {
     },
 }
 """The line of code of a loss, and that of its miner."""
-OURS = {
-    table.package.split(".")[1]: SimpleNamespace(**{table[name].__name__: table[name] for name in table})
-    for table in (LOSSES, MINERS)
-}
+OURS = {"losses": losses, "miners": miners}
 THEIRS = {"losses": pml_losses, "miners": pml_miners}
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from training import functional
-from training.batch import Batch
+from training.batch import EmbeddingBatch
 from training.functional import Triplets, distances, pair_distances, positive_mask, positive_pairs
 
 ROWS = torch.randn(6, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -73,7 +73,9 @@ def test_distances_of_triplets_are_those_of_their_pairs() -> None:
     third = torch.tensor([2, 3, 1, 4])
 
     def both(rows: Tensor) -> Tensor:
-        return torch.stack(Batch(rows, torch.zeros(len(rows))).triplet_distances(Triplets(FIRST, SECOND, third)))
+        return torch.stack(
+            EmbeddingBatch(rows, torch.zeros(len(rows))).triplet_distances(Triplets(FIRST, SECOND, third))
+        )
 
     expected = torch.stack([pair_distances(ROWS, FIRST, SECOND), pair_distances(ROWS, FIRST, third)])
     assert torch.allclose(both(ROWS), expected, atol=1e-12)

@@ -178,3 +178,13 @@ def test_examples_and_pages_import_from_zoo_alone() -> None:
     words = ("from training", "from serving", "from exports", "import training", "import serving", "import exports")
     lines = {(page.name, line) for page in pages for line in page.read_text("utf-8").splitlines()}
     assert {(page, line) for page, line in lines if line.strip().startswith(words)} == set()
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, np.int32, torch.int64, torch.uint8, torch.int16])
+def test_labels_of_numpy_and_torch_of_any_integer_type_are_the_same(kind: type | torch.dtype) -> None:
+    rows = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+    numbers = [0, 0, 1, 1, 2, 2]
+    labels = torch.tensor(numbers, dtype=kind) if isinstance(kind, torch.dtype) else np.array(numbers, kind)
+    expected = losses.ContrastiveLoss()(rows, torch.tensor(numbers))
+    assert losses.ContrastiveLoss()(rows, labels) == expected
+    assert losses.ContrastiveLoss()(rows, labels, miners.BatchHardMiner()(rows, labels)).isfinite()

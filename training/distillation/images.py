@@ -59,7 +59,7 @@ class StudentImages:
         }
 
 
-def check_source(path: str | None, dataset: str | None, data: str | None = None) -> None:
+def check_source(path: str | Path | None, dataset: str | None, data: str | Path | None = None) -> None:
     """Check where the student's images come from, before anything is loaded.
 
     Args:

@@ -13,7 +13,7 @@ import math
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from training.batch import Batch
+from training.batch import EmbeddingBatch
 from training.functional import Triplets, mean_norm
 from training.losses.base import MetricLoss
 from training.losses.n_pair import NPairs, check_pairs, choose_pairs, join_triplets, log_one_plus, n_pair_loss
@@ -52,7 +52,7 @@ class AngularLoss(MetricLoss):
         self.alpha, self.weight, self.npair_weight, self.nu = alpha, weight, npair_weight, nu
         self.pairs, self.squared_norm = pairs, squared_norm
 
-    def compute(self, batch: Batch, tuples: Triplets | None) -> Tensor:
+    def compute(self, batch: EmbeddingBatch, tuples: Triplets | None) -> Tensor:
         """Return the loss, a scalar. Triplets choose the anchors, their positives and their negatives."""
         pairs = choose_pairs(batch, self.pairs) if tuples is None else join_triplets(tuples, len(batch.labels))
         terms = [self.npair_weight * n_pair_loss(batch.rows, pairs)] if self.npair_weight else []

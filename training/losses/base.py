@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from training.batch import Batch, check_classes, join_pairs, read_batch, read_tuples
+from training.batch import EmbeddingBatch, check_classes, join_pairs, read_batch, read_tuples
 from training.functional import Hinges, Pairs, Quadruplets, Triplets, to_pairs
 from zoo.errors import UsageError
 
@@ -21,7 +21,7 @@ class MetricLoss(nn.Module):
 
     Attributes:
         normalize_embeddings: Whether the loss scales embeddings to unit length itself.
-        embeddings_are_scaled: Whether a caller has done this before; the loss then uses the embeddings as they are.
+        embeddings_are_scaled: Whether a caller has done this before; the loss then uses the embeddings unchanged.
         tuples: The kind of tuples that `compute` takes; None: it takes none.
         joins_pairs: Pairs become all their triplets, for a loss of triplets.
         compares_references: Whether the loss takes reference embeddings.
@@ -70,13 +70,13 @@ class MetricLoss(nn.Module):
             check_classes(batch.labels, self.num_classes)
         return self.compute(batch, None if indices_tuple is None else self._own_tuples(indices_tuple))
 
-    def compute(self, batch: Batch, tuples: Any) -> Tensor:
+    def compute(self, batch: EmbeddingBatch, tuples: Any) -> Tensor:
         """Return the loss, a scalar, of a batch and of tuples of the class's kind or None."""
         raise NotImplementedError
 
     def _own_tuples(self, indices: Sequence[Tensor]) -> Triplets | Quadruplets | Pairs:
         """Return the tuples as the kind that the loss takes."""
-        tuples = read_tuples(indices)
+        tuples = indices if isinstance(indices, Quadruplets) else read_tuples(indices)
         if self.tuples is Pairs and isinstance(tuples, Triplets):
             return to_pairs(tuples)
         if self.joins_pairs and isinstance(tuples, Pairs):
@@ -102,7 +102,7 @@ def _short(value: Any) -> str:
 
 
 def accepted_tuples(loss: type) -> list[type]:
-    """Return the kinds of tuples that losses of a class take as they are; for another library's all kinds."""
+    """Return the kinds of tuples that losses of a class take unchanged; for another library's all kinds."""
     if not issubclass(loss, MetricLoss):
         return [Pairs, Triplets]
     kinds: dict[type | None, list[type]] = {Pairs: [Pairs, Triplets], Quadruplets: [Quadruplets, Triplets]}

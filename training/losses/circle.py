@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import relu, softplus
 
 from training import functional
-from training.batch import Batch
+from training.batch import EmbeddingBatch
 from training.functional import Pairs
 from training.losses.base import MetricLoss
 
@@ -30,7 +30,7 @@ class CircleLoss(MetricLoss):
         super().__init__()
         self.m, self.gamma = m, gamma
 
-    def compute(self, batch: Batch, tuples: Pairs | None) -> Tensor:
+    def compute(self, batch: EmbeddingBatch, tuples: Pairs | None) -> Tensor:
         """Return the loss, a scalar, over the pairs, or over all of the batch."""
         positive, negative = batch.masks(tuples)
         cosines = batch.cosines()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from training.batch import Batch
+from training.batch import EmbeddingBatch
 from training.functional import Pairs, hinges
 from training.losses.base import MetricLoss
 
@@ -30,7 +30,7 @@ class ContrastiveLoss(MetricLoss):
         super().__init__()
         self.pos_margin, self.neg_margin, self.active_only = pos_margin, neg_margin, active_only
 
-    def compute(self, batch: Batch, tuples: Pairs | None) -> Tensor:
+    def compute(self, batch: EmbeddingBatch, tuples: Pairs | None) -> Tensor:
         """Return the loss, a scalar, over the pairs, or over all of the batch."""
         if tuples is None:
             values = self.distances(batch)
@@ -42,10 +42,10 @@ class ContrastiveLoss(MetricLoss):
         self.last_terms = near.detach(), far.detach()
         return near.mean(self.active_only) + far.mean(self.active_only)
 
-    def distances(self, batch: Batch) -> Tensor:
+    def distances(self, batch: EmbeddingBatch) -> Tensor:
         """Return all distances [b, m] of a batch."""
         return batch.distances()
 
-    def pair_distances(self, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
+    def pair_distances(self, batch: EmbeddingBatch, i: Tensor, j: Tensor) -> Tensor:
         """Return the distances [t] of index pairs."""
         return batch.pair_distances(i, j)

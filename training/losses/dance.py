@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from training import functional
-from training.batch import Batch
+from training.batch import EmbeddingBatch
 from training.functional import fall_back
 from training.losses.base import MetricLoss
 from training.miners.distance_weighted import log_density
@@ -66,7 +66,7 @@ class DaNCELoss(MetricLoss):
         self.temperature, self.nearest, self.farthest, self.cap = temperature, nearest, farthest, cap
         self.weighted, self.with_positive, self.published = weighted, with_positive or published, published
 
-    def compute(self, batch: Batch, tuples: None) -> Tensor:
+    def compute(self, batch: EmbeddingBatch, tuples: None) -> Tensor:
         """Return the loss, a scalar. Samples of one label are views of one thing.
 
         The loss is 0, with zero gradient, if no anchor has both a positive and a negative.

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from training import functional
-from training.batch import Batch
+from training.batch import EmbeddingBatch
 from training.functional import pair_kinds, soft_histograms
 from training.losses.base import MetricLoss
 
@@ -28,7 +28,7 @@ class FastAPLoss(MetricLoss):
         super().__init__()
         self.num_bins = num_bins
 
-    def compute(self, batch: Batch, tuples: None) -> Tensor:
+    def compute(self, batch: EmbeddingBatch, tuples: None) -> Tensor:
         """Return the loss, a scalar."""
         kinds = pair_kinds(batch.labels)
         # Squared distances from 0 to 4 are cosines from 1 to -1.

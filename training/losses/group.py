@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, one_hot
 
-from training.batch import Batch
+from training.batch import EmbeddingBatch
 from training.functional import masked_mean, positive_mask, refine_logs, similarities
 from training.losses.base import MetricLoss
 from zoo.errors import RecipeError
@@ -89,7 +89,7 @@ class GroupLoss(MetricLoss):
         self.num_classes, self.embedding_size, self.bias = num_classes, embedding_size, bias
         self.classifier = nn.Linear(embedding_size, num_classes, bias=bias)
 
-    def compute(self, batch: Batch, tuples: None) -> Tensor:
+    def compute(self, batch: EmbeddingBatch, tuples: None) -> Tensor:
         """Return the loss, a scalar."""
         embeddings, labels = batch.rows, batch.labels
         logits, targets = self._logits(embeddings, labels)

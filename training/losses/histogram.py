@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from training.batch import Batch
+from training.batch import EmbeddingBatch
 from training.functional import pair_kinds, soft_histograms
 from training.losses.base import MetricLoss
 
@@ -27,7 +27,7 @@ class HistogramLoss(MetricLoss):
         super().__init__()
         self.n_bins = n_bins
 
-    def compute(self, batch: Batch, tuples: None) -> Tensor:
+    def compute(self, batch: EmbeddingBatch, tuples: None) -> Tensor:
         """Return the loss, a scalar; 0 without positive or without negative pairs."""
         histograms = soft_histograms(batch.cosines(), pair_kinds(batch.labels), self.n_bins + 1, -1, 1)
         positive, negative, _ = histograms.sum(0)

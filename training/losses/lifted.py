@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import relu
 
 from training import functional
-from training.batch import Batch
+from training.batch import EmbeddingBatch
 from training.functional import Pairs, mean_norm
 from training.losses.base import MetricLoss
 
@@ -43,7 +43,7 @@ class GeneralizedLiftedStructureLoss(MetricLoss):
         self.neg_margin, self.pos_margin, self.nu, self.squared_norm = neg_margin, pos_margin, nu, squared_norm
         self.normalize_embeddings = normalize_embeddings
 
-    def compute(self, batch: Batch, tuples: Pairs | None) -> Tensor:
+    def compute(self, batch: EmbeddingBatch, tuples: Pairs | None) -> Tensor:
         """Return the loss, a scalar, over the pairs, or over all of the batch."""
         positive, negative = batch.masks(tuples)
         matrix = batch.distances()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from training.batch import Batch
+from training.batch import EmbeddingBatch
 from training.functional import Hinges, Triplets, hinges
 from training.losses.base import MetricLoss
 
@@ -56,13 +56,13 @@ class MarginLoss(MetricLoss):
         else:
             self.register_buffer("beta", betas, persistent=False)
 
-    def compute(self, batch: Batch, tuples: Triplets | None) -> Tensor:
+    def compute(self, batch: EmbeddingBatch, tuples: Triplets | None) -> Tensor:
         """Return the loss, a scalar; 0, with zero gradients, if no term is above zero."""
         near, far, active = self._pair_terms(batch) if tuples is None else self._triplet_terms(batch, tuples)
         self.last_terms = near.detach(), far.detach()
         return (near.total + far.total) / active.clamp(min=1)
 
-    def _pair_terms(self, batch: Batch) -> tuple[Hinges, Hinges, Tensor]:
+    def _pair_terms(self, batch: EmbeddingBatch) -> tuple[Hinges, Hinges, Tensor]:
         offsets = batch.distances() - self._boundaries(batch.labels)[:, None]
         positive, negative = batch.positive, batch.negative
         if self.by_triplets:
@@ -70,7 +70,7 @@ class MarginLoss(MetricLoss):
         near, far = hinges(offsets + self.margin, positive), hinges(self.margin - offsets, negative)
         return near, far, near.active + far.active
 
-    def _triplet_terms(self, batch: Batch, triplets: Triplets) -> tuple[Hinges, Hinges, Tensor]:
+    def _triplet_terms(self, batch: EmbeddingBatch, triplets: Triplets) -> tuple[Hinges, Hinges, Tensor]:
         boundaries = self._boundaries(batch.labels[triplets.anchors])
         positives, negatives = batch.triplet_distances(triplets)
         above, below = positives - boundaries + self.margin, boundaries - negatives + self.margin

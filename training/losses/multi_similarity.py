@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from training import functional
-from training.batch import Batch
+from training.batch import EmbeddingBatch
 from training.functional import Pairs
 from training.losses.base import MetricLoss
 
@@ -32,7 +32,7 @@ class MultiSimilarityLoss(MetricLoss):
         super().__init__()
         self.alpha, self.beta, self.base, self.kept_only = alpha, beta, base, kept_only
 
-    def compute(self, batch: Batch, tuples: Pairs | None) -> Tensor:
+    def compute(self, batch: EmbeddingBatch, tuples: Pairs | None) -> Tensor:
         """Return the loss, a scalar, over the pairs, or over all of the batch."""
         positive, negative = batch.masks(tuples)
         cosines = batch.cosines()

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from training.batch import Batch
+from training.batch import EmbeddingBatch
 from training.functional import Triplets, masked_logsumexp, mean_norm
 from training.losses.base import MetricLoss
 from zoo.errors import RecipeError, nearest
@@ -49,7 +49,7 @@ class NPairsLoss(MetricLoss):
         self.nu, self.pairs, self.squared_norm = nu, pairs, squared_norm
         self.normalize_embeddings = normalize_embeddings
 
-    def compute(self, batch: Batch, tuples: Triplets | None) -> Tensor:
+    def compute(self, batch: EmbeddingBatch, tuples: Triplets | None) -> Tensor:
         """Return the loss, a scalar. Triplets choose the anchors, their positives and their negatives."""
         pairs = choose_pairs(batch, self.pairs) if tuples is None else join_triplets(tuples, len(batch.labels))
         loss = n_pair_loss(batch.rows, pairs)
@@ -73,7 +73,7 @@ class NPairs(NamedTuple):
     negative: Tensor
 
 
-def choose_pairs(batch: Batch, choice: str) -> NPairs:
+def choose_pairs(batch: EmbeddingBatch, choice: str) -> NPairs:
     """Return anchors and positives as `NPairsLoss` says, against the whole batch or the other positives."""
     labels = batch.labels
     if choice == "first":

@@ -10,7 +10,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from training.batch import Batch
+from training.batch import EmbeddingBatch
 from training.losses.base import MetricLoss, unit_vectors
 from training.losses.proxies import class_vectors
 
@@ -38,7 +38,7 @@ class NormalizedSoftmaxLoss(MetricLoss):
         )
         self.centres = nn.Parameter(class_vectors(num_classes, embedding_size, start=start))
 
-    def compute(self, batch: Batch, tuples: None) -> Tensor:
+    def compute(self, batch: EmbeddingBatch, tuples: None) -> Tensor:
         """Return the loss, a scalar."""
         logits = batch.rows / self.temperature @ unit_vectors(self.centres, batch.rows).T
         return cross_entropy(logits, batch.labels)

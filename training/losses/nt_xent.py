@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from training import functional
-from training.batch import Batch
+from training.batch import EmbeddingBatch
 from training.functional import Pairs
 from training.losses.base import MetricLoss
 
@@ -30,8 +30,8 @@ class NTXentLoss(MetricLoss):
         super().__init__()
         self.temperature = temperature
 
-    def compute(self, batch: Batch, tuples: Pairs | None) -> Tensor:
-        """Return the loss, a scalar, over the pairs, each as often as it is given, or over all of the batch."""
+    def compute(self, batch: EmbeddingBatch, tuples: Pairs | None) -> Tensor:
+        """Return the loss, a scalar, over the pairs, repetitions included, or over all of the batch."""
         logits = batch.cosines() / self.temperature
         if tuples is None:
             anchors, positives = batch.positive.nonzero(as_tuple=True)

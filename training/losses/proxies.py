@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from training.batch import Batch
+from training.batch import EmbeddingBatch
 from training.losses.base import MetricLoss
 from zoo.errors import RecipeError, nearest
 
@@ -59,7 +59,7 @@ class ClassificationLoss(MetricLoss):
         shape = [per_class] * (per_class > 0)
         self.centres = nn.Parameter(class_vectors(*shape, num_classes, embedding_size, start=start))
 
-    def compute(self, batch: Batch, tuples: None) -> Tensor:
+    def compute(self, batch: EmbeddingBatch, tuples: None) -> Tensor:
         """Return the loss, a scalar."""
         return cross_entropy(self.shifted_logits(batch.rows, batch.labels), batch.labels)
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from training.batch import Batch
+from training.batch import EmbeddingBatch
 from training.losses.base import MetricLoss, unit_vectors
 from training.losses.proxies import shift_target_logits, target_cosines
 
@@ -32,7 +32,7 @@ class ProxyAnchorLoss(MetricLoss):
         self.num_classes, self.embedding_size, self.margin, self.alpha = num_classes, embedding_size, margin, alpha
         self.proxies = nn.Parameter(torch.randn(num_classes, embedding_size) * (2 / num_classes) ** 0.5)
 
-    def compute(self, batch: Batch, tuples: None) -> Tensor:
+    def compute(self, batch: EmbeddingBatch, tuples: None) -> Tensor:
         """Return the loss, a scalar."""
         scaled, proxies, labels = self.alpha * batch.rows, unit_vectors(self.proxies, batch.rows), batch.labels
         targets = self.alpha * self.margin - target_cosines(scaled, proxies, labels)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from training.batch import Batch
+from training.batch import EmbeddingBatch
 from training.losses.base import MetricLoss, unit_vectors
 from training.losses.proxies import class_vectors, shift_target_logits, target_cosines
 from zoo.errors import RecipeError
@@ -51,7 +51,7 @@ class ProxyNCALoss(MetricLoss):
         self.softmax_scale, self.positive_in_denominator = softmax_scale, positive_in_denominator
         self.proxies = nn.Parameter(class_vectors(num_classes, embedding_size, start=start))
 
-    def compute(self, batch: Batch, tuples: None) -> Tensor:
+    def compute(self, batch: EmbeddingBatch, tuples: None) -> Tensor:
         """Return the loss, a scalar."""
         # -s |phi - p|^2 = 2 s phi.p - 2 s for unit vectors; the constant cancels.
         labels, proxies = batch.labels, unit_vectors(self.proxies, batch.rows)

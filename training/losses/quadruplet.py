@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from training.batch import Batch
+from training.batch import EmbeddingBatch
 from training.functional import Quadruplets, Triplets, hinges, positive_mask
 from training.losses.base import MetricLoss
 
@@ -33,7 +33,7 @@ class QuadrupletLoss(MetricLoss):
         super().__init__()
         self.margin, self.second_margin, self.squared = margin, second_margin, squared
 
-    def compute(self, batch: Batch, tuples: Quadruplets | Triplets | None) -> Tensor:
+    def compute(self, batch: EmbeddingBatch, tuples: Quadruplets | Triplets | None) -> Tensor:
         """Return the loss, a scalar.
 
         n' is drawn at random for triplets. Without tuples n is drawn too, for every ordered positive pair. A tuple for
@@ -48,7 +48,7 @@ class QuadrupletLoss(MetricLoss):
         self.last_terms = first.detach(), second_terms.detach()
         return first.mean(active_only=False) + second_terms.mean(active_only=False)
 
-    def _distances(self, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
+    def _distances(self, batch: EmbeddingBatch, i: Tensor, j: Tensor) -> Tensor:
         distances = batch.pair_distances(i, j)
         return distances.square() if self.squared else distances
 

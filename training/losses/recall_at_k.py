@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from training import functional
-from training.batch import Batch
+from training.batch import EmbeddingBatch
 from training.losses.base import MetricLoss
 from zoo.errors import RecipeError
 
@@ -58,7 +58,7 @@ class RecallAtKLoss(MetricLoss):
         self.register_buffer("k", torch.tensor(k, dtype=torch.float32), persistent=False)
         self.register_buffer("recall_temperature", torch.tensor(recall_temperature), persistent=False)
 
-    def compute(self, batch: Batch, tuples: None) -> Tensor:
+    def compute(self, batch: EmbeddingBatch, tuples: None) -> Tensor:
         """Return the loss, a scalar. Memory is O(b^2), time O(positive pairs * b)."""
         positive, labels = batch.positive, batch.labels
         queries, positives = positive.nonzero(as_tuple=True)

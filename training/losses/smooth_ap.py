@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from training import functional
-from training.batch import Batch
+from training.batch import EmbeddingBatch
 from training.losses.base import MetricLoss
 from training.losses.recall_at_k import smooth_ranks
 
@@ -30,7 +30,7 @@ class SmoothAPLoss(MetricLoss):
         super().__init__()
         self.temperature, self.query_counted = temperature, query_counted
 
-    def compute(self, batch: Batch, tuples: None) -> Tensor:
+    def compute(self, batch: EmbeddingBatch, tuples: None) -> Tensor:
         """Return the loss, a scalar. Memory is O(b^2), time O(positive pairs * b)."""
         positive, labels, similarities = batch.positive, batch.labels, batch.cosines()
         has_positive = positive.any(1)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from training.batch import Batch
+from training.batch import EmbeddingBatch
 from training.functional import Pairs, Triplets, hinges, triplet_hinges
 from training.losses.base import MetricLoss
 from training.losses.contrastive import ContrastiveLoss
@@ -36,7 +36,7 @@ class SNRTripletLoss(MetricLoss):
         super().__init__()
         self.margin, self.nu, self.active_only = margin, nu, active_only
 
-    def compute(self, batch: Batch, tuples: Triplets | None) -> Tensor:
+    def compute(self, batch: EmbeddingBatch, tuples: Triplets | None) -> Tensor:
         """Return the loss, a scalar, over the triplets, or over all of the batch."""
         if tuples is None:
             terms = triplet_hinges(snr_distances(batch), batch.positive, batch.negative, self.margin)
@@ -64,20 +64,20 @@ class SignalToNoiseRatioContrastiveLoss(ContrastiveLoss):
         super().__init__(pos_margin, neg_margin, active_only=active_only)
         self.nu = nu
 
-    def compute(self, batch: Batch, tuples: Pairs | None) -> Tensor:
+    def compute(self, batch: EmbeddingBatch, tuples: Pairs | None) -> Tensor:
         """Return the loss, a scalar, over the pairs, or over all of the batch."""
         return super().compute(batch, tuples) + self.nu * _mean_penalty(batch.rows)
 
-    def distances(self, batch: Batch) -> Tensor:
+    def distances(self, batch: EmbeddingBatch) -> Tensor:
         """Return all SNR distances [b, m] of a batch."""
         return snr_distances(batch)
 
-    def pair_distances(self, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
+    def pair_distances(self, batch: EmbeddingBatch, i: Tensor, j: Tensor) -> Tensor:
         """Return the SNR distances [t] of index pairs."""
         return snr_pair_distances(batch, i, j)
 
 
-def snr_distances(batch: Batch) -> Tensor:
+def snr_distances(batch: EmbeddingBatch) -> Tensor:
     """Return Var(e_i - o_j) / Var(e_i), [b, m], of rows and what they are compared with; 0 for a row without variance.
 
     By one product of centred rows c: d_ij = 1 + (|c_j|^2 - 2 c_i.c_j) / |c_i|^2.
@@ -91,7 +91,7 @@ def snr_distances(batch: Batch) -> Tensor:
     return torch.addmm(other_power, centred, others.T, alpha=-2) * inverse + (inverse > 0)
 
 
-def snr_pair_distances(batch: Batch, i: Tensor, j: Tensor) -> Tensor:
+def snr_pair_distances(batch: EmbeddingBatch, i: Tensor, j: Tensor) -> Tensor:
     """Return Var(e_i - o_j) / Var(e_i), [t], for index pairs, int64 [t]; 0 for a row i without variance."""
     centred = _centred(batch.rows)
     others = centred if batch.compares_itself else _centred(batch.others)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from training.batch import Batch
+from training.batch import EmbeddingBatch
 from training.losses.base import MetricLoss, unit_vectors
 from training.losses.proxies import class_vectors, shift_target_logits
 
@@ -53,7 +53,7 @@ class SoftTripleLoss(MetricLoss):
         # The first axis counts a class's centres, so that the softmax over them runs along rows in memory.
         self.centres = nn.Parameter(class_vectors(centers_per_class, num_classes, embedding_size, start=start))
 
-    def compute(self, batch: Batch, tuples: None) -> Tensor:
+    def compute(self, batch: EmbeddingBatch, tuples: None) -> Tensor:
         """Return the loss, a scalar."""
         centres = unit_vectors(self.centres, batch.rows)
         loss = cross_entropy(self._shifted_logits(batch.rows, centres, batch.labels), batch.labels)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from training import functional
-from training.batch import Batch
+from training.batch import EmbeddingBatch
 from training.functional import Pairs
 from training.losses.base import MetricLoss
 
@@ -27,7 +27,7 @@ class SupConLoss(MetricLoss):
         super().__init__()
         self.temperature = temperature
 
-    def compute(self, batch: Batch, tuples: Pairs | None) -> Tensor:
+    def compute(self, batch: EmbeddingBatch, tuples: Pairs | None) -> Tensor:
         """Return the loss, a scalar, over the pairs, or over all of the batch; x runs over an anchor's pairs."""
         positive, negative = batch.masks(tuples)
         logits = batch.cosines() / self.temperature

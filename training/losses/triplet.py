@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from training.batch import Batch
+from training.batch import EmbeddingBatch
 from training.functional import Triplets, hinges, triplet_hinges
 from training.losses.base import MetricLoss
 
@@ -30,7 +30,7 @@ class TripletMarginLoss(MetricLoss):
         super().__init__()
         self.margin, self.squared, self.active_only = margin, squared, active_only
 
-    def compute(self, batch: Batch, tuples: Triplets | None) -> Tensor:
+    def compute(self, batch: EmbeddingBatch, tuples: Triplets | None) -> Tensor:
         """Return the loss, a scalar, over the triplets, or over all of the batch."""
         if tuples is None:
             terms = triplet_hinges(self._power(batch.distances()), batch.positive, batch.negative, self.margin)

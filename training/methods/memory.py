@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from training.functional import Pairs, Quadruplets, Triplets
+from training.losses.base import MetricLoss
 from training.losses.multi_similarity import MultiSimilarityLoss
 from training.methods.base import (
     Method,
@@ -77,7 +78,8 @@ class CrossBatchMemory(Method):
             )
         _check_tuples(loss, miner)
         self.heads, self.objective, self.miner = heads, loss, miner
-        loss.embeddings_are_scaled = True  # those of the queue are
+        if isinstance(loss, MetricLoss):
+            loss.embeddings_are_scaled = True  # those of the queue are
         self.size, self.weight, self.warmup = size, weight, warmup
         self.register_buffer("embeddings", torch.zeros(size, dim))
         self.register_buffer("labels", torch.zeros(size, dtype=torch.int64))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from training.losses.base import MetricLoss
 from training.methods.base import Method, Minibatch, embed, require_at_most_one_head, takes_unit_rows
 from zoo.errors import RecipeError
 
@@ -39,7 +40,8 @@ class SiMix(Method):
                 "objective.loss=recall.",
                 code="conflicting-settings",
             )
-        loss.embeddings_are_scaled = True  # a virtual sample is not scaled
+        if isinstance(loss, MetricLoss):
+            loss.embeddings_are_scaled = True  # a virtual sample is not scaled
         self.heads, self.objective = heads, loss
 
     def loss(self, batch: Minibatch) -> dict[str, Tensor]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from training.batch import Batch, read_batch
+from training.batch import EmbeddingBatch, read_batch
 from training.functional import Pairs, Triplets
 from zoo.errors import UsageError
 
@@ -46,7 +46,7 @@ class BaseMiner:
         with torch.no_grad():
             return self.mine(read_batch(embeddings, labels, ref_emb, ref_labels))
 
-    def mine(self, batch: Batch) -> Triplets | Pairs:
+    def mine(self, batch: EmbeddingBatch) -> Triplets | Pairs:
         """Return the tuples of a batch of unit rows, of float32 or more digits and without gradient."""
         raise NotImplementedError
 
@@ -58,4 +58,4 @@ class BaseMiner:
 def mine_unit_rows(miner: Callable[..., Any], unit: Tensor, labels: Tensor) -> Any:
     """Return the tuples of unit rows [b, d] with labels int64 [b], which a miner of ours does not check again."""
     unit = unit.detach()
-    return miner.mine(Batch(unit.float(), labels)) if isinstance(miner, BaseMiner) else miner(unit, labels)
+    return miner.mine(EmbeddingBatch(unit.float(), labels)) if isinstance(miner, BaseMiner) else miner(unit, labels)

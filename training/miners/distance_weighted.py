@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from training.batch import Batch
+from training.batch import EmbeddingBatch
 from training.functional import Triplets, draw_columns
 from training.miners.base import BaseMiner
 
@@ -31,7 +31,7 @@ class DistanceWeightedMiner(BaseMiner):
     ) -> None:
         self.cutoff, self.nonzero_loss_cutoff, self.one_positive = cutoff, nonzero_loss_cutoff, one_positive
 
-    def mine(self, batch: Batch) -> Triplets:
+    def mine(self, batch: EmbeddingBatch) -> Triplets:
         """Return one triplet per ordered positive pair, or per anchor."""
         if self.one_positive:
             anchors = batch.positive.any(1).nonzero()[:, 0]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from training.batch import Batch
+from training.batch import EmbeddingBatch
 from training.functional import Triplets, rows_with_all, unit_distances
 from training.miners.base import BaseMiner
 
@@ -15,7 +15,7 @@ from training.miners.base import BaseMiner
 class BatchHardMiner(BaseMiner):
     """One triplet per anchor: its farthest positive and its nearest negative."""
 
-    def mine(self, batch: Batch) -> Triplets:
+    def mine(self, batch: EmbeddingBatch) -> Triplets:
         """Return one triplet of each anchor that has a positive and a negative."""
         anchors = rows_with_all(batch.positive, batch.negative)
         if not len(anchors):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from training.batch import Batch
+from training.batch import EmbeddingBatch
 from training.functional import Triplets, draw_columns, fall_back, unit_distances
 from training.miners.base import BaseMiner
 from training.miners.distance_weighted import DistanceWeightedMiner
@@ -54,7 +54,7 @@ class InterClassMiner(BaseMiner):
         self.cutoff, self.nonzero_loss_cutoff = cutoff, nonzero_loss_cutoff
         self.distance_weighted = DistanceWeightedMiner(cutoff, nonzero_loss_cutoff)
 
-    def mine(self, batch: Batch) -> Triplets:
+    def mine(self, batch: EmbeddingBatch) -> Triplets:
         """Return one triplet per anchor; none for a batch of fewer than three classes."""
         labels, other_class = batch.labels, batch.negative
         anchors = torch.arange(len(labels), device=labels.device)

@@ -5,7 +5,7 @@ Anchor, positive and negative are three different samples of one class.
 
 from __future__ import annotations
 
-from training.batch import Batch
+from training.batch import EmbeddingBatch
 from training.functional import Triplets, draw_columns
 from training.miners.base import BaseMiner
 from training.miners.distance_weighted import DistanceWeightedMiner
@@ -30,7 +30,7 @@ class IntraClassMiner(BaseMiner):
         self.by_distance, self.cutoff, self.nonzero_loss_cutoff = by_distance, cutoff, nonzero_loss_cutoff
         self.distance_weighted = DistanceWeightedMiner(cutoff, nonzero_loss_cutoff)
 
-    def mine(self, batch: Batch) -> Triplets:
+    def mine(self, batch: EmbeddingBatch) -> Triplets:
         """Return one triplet per anchor; none for anchors of a class with fewer than three samples.
 
         Raises:

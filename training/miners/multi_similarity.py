@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from training.batch import Batch
+from training.batch import EmbeddingBatch
 from training.functional import Pairs
 from training.miners.base import BaseMiner
 
@@ -22,7 +22,7 @@ class MultiSimilarityMiner(BaseMiner):
     def __init__(self, epsilon: float = 0.1) -> None:
         self.epsilon = epsilon
 
-    def mine(self, batch: Batch) -> Pairs:
+    def mine(self, batch: EmbeddingBatch) -> Pairs:
         """Return the pairs that are hard by epsilon."""
         similarities, positives, negatives = batch.cosines(), batch.positive, batch.negative
         lowest = similarities.masked_fill(~positives, torch.inf).amin(1, keepdim=True)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from training.batch import Batch, read_tuples
+from training.batch import EmbeddingBatch, read_tuples
 from training.functional import Pairs, Triplets, draw_columns
 from training.miners.base import BaseMiner
 from training.miners.distance_weighted import DistanceWeightedMiner
@@ -50,10 +50,12 @@ class RhoMiner(BaseMiner):
             raise RecipeError(f"the probability of rho is {probability}; it must be from 0 to 1.", code="invalid-value")
         self.probability, self.miner, self.published = probability, miner or DistanceWeightedMiner(), published
 
-    def mine(self, batch: Batch) -> Triplets | Pairs:
+    def mine(self, batch: EmbeddingBatch) -> Triplets | Pairs:
         """Return tuples of the kind that the wrapped miner returns."""
-        own = isinstance(self.miner, BaseMiner)
-        tuples = read_tuples(self.miner.mine(batch) if own else self.miner(batch.rows, batch.labels))
+        if isinstance(self.miner, BaseMiner):
+            tuples = self.miner.mine(batch)
+        else:
+            tuples = read_tuples(self.miner(batch.rows, batch.labels))
         return self._exchange_pairs(tuples, batch) if isinstance(tuples, Pairs) else self._exchange_triplets(tuples)
 
     def _exchange_triplets(self, triplets: Triplets) -> Triplets:
@@ -62,7 +64,7 @@ class RhoMiner(BaseMiner):
         new_positives = torch.where(exchanged, anchors, positives) if self.published else positives
         return Triplets(anchors, new_positives, torch.where(exchanged, positives, negatives))
 
-    def _exchange_pairs(self, pairs: Pairs, batch: Batch) -> Pairs:
+    def _exchange_pairs(self, pairs: Pairs, batch: EmbeddingBatch) -> Pairs:
         same = batch.positive
         exchanged = self._choose(pairs.anchors_n) & same.any(1)[pairs.anchors_n]
         negatives = pairs.negatives.clone()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from training.batch import Batch
+from training.batch import EmbeddingBatch
 from training.functional import Triplets, draw_columns, fall_back, rows_with_all, unit_distances
 from training.miners.base import BaseMiner
 
@@ -23,7 +23,7 @@ class SemihardMiner(BaseMiner):
     def __init__(self, margin: float = 0.2) -> None:
         self.margin = margin
 
-    def mine(self, batch: Batch) -> Triplets:
+    def mine(self, batch: EmbeddingBatch) -> Triplets:
         """Return one triplet of each anchor that has a positive and a negative."""
         anchors = rows_with_all(batch.positive, batch.negative)
         partners = draw_columns(batch.positive, anchors)

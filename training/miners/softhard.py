@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from training.batch import Batch
+from training.batch import EmbeddingBatch
 from training.functional import Triplets, draw_columns, fall_back, rows_with_all, unit_distances
 from training.miners.base import BaseMiner
 
@@ -18,7 +18,7 @@ class SofthardMiner(BaseMiner):
     Both are drawn evenly among these, or among all without such a sample.
     """
 
-    def mine(self, batch: Batch) -> Triplets:
+    def mine(self, batch: EmbeddingBatch) -> Triplets:
         """Return one triplet of each anchor that has a positive and a negative."""
         distances = unit_distances(batch.rows, batch.others)
         positives, negatives = batch.positive, batch.negative

@@ -5,7 +5,7 @@ margin of a triplet: d_an - d_ap
 
 from __future__ import annotations
 
-from training.batch import Batch
+from training.batch import EmbeddingBatch
 from training.functional import Triplets, unit_distances
 from training.miners.base import BaseMiner
 from zoo.errors import RecipeError, nearest
@@ -34,7 +34,7 @@ class TripletMarginMiner(BaseMiner):
             )
         self.margin, self.type_of_triplets = margin, type_of_triplets
 
-    def mine(self, batch: Batch) -> Triplets:
+    def mine(self, batch: EmbeddingBatch) -> Triplets:
         """Return the triplets of the type; memory is O(positive pairs * m)."""
         distances = unit_distances(batch.rows, batch.others)
         anchors, positives = batch.positive_pairs()

@@ -17,7 +17,7 @@ class MPerClassSampler(Sampler[int]):
     """Source of samples, m of a class at a time: `DataLoader(dataset, 32, sampler=MPerClassSampler(labels, 4))`.
 
     Classes come in random order, each once before any comes again; samples of a class are different if it has enough.
-    With a batch size, the classes are drawn anew for each batch. The seed of an iteration comes from torch's global
+    With a batch size, the classes are drawn again for each batch. The seed of an iteration comes from torch's global
     generator.
 
     Args:

@@ -57,10 +57,13 @@ class TorchForward:
         self.network = pixel_network.network
         self._images, self._device = pixel_network.images, device
         self._forward = in_faster_format(self.network, device)
-        self._autocast = {"dtype": DTYPES[precision], "enabled": precision != "fp32"}
+        self._dtype = DTYPES[precision]
 
     def __call__(self, pixels: np.ndarray) -> np.ndarray:
-        with torch.inference_mode(), torch.autocast(self._device.type, **self._autocast):
+        with (
+            torch.inference_mode(),
+            torch.autocast(self._device.type, self._dtype, enabled=self._dtype != torch.float32),
+        ):
             rows: np.ndarray = self._forward(self._images(_tensor(pixels).to(self._device))).float().cpu().numpy()
             return rows
 

@@ -25,7 +25,7 @@ from tests.training.losses.batches import (
     rows,
     unit,
 )
-from training.batch import Batch
+from training.batch import EmbeddingBatch
 from training.losses import LOSSES
 from training.losses.group import GroupLoss, choose_anchors
 from training.losses.n_pair import choose_pairs
@@ -286,7 +286,7 @@ OfPairs = Callable[[np.ndarray, list[tuple[int, int]], list[list[int]]], float]
 def of_all_samples(naive: OfPairs) -> Oracle:
     def oracle(loss: nn.Module, embeddings: Tensor, y: list[int]) -> float:
         torch.manual_seed(0)
-        drawn = choose_pairs(Batch(torch.zeros(len(y), 1), torch.tensor(y)), "random")
+        drawn = choose_pairs(EmbeddingBatch(torch.zeros(len(y), 1), torch.tensor(y)), "random")
         pairs = list(zip(drawn.anchors.tolist(), drawn.positives.tolist(), strict=True))
         assert [a for a, _ in pairs] == [a for a in range(len(y)) if positives(y, a)]
         assert all(p in positives(y, a) for a, p in pairs)

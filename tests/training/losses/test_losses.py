@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tests.raising import raises
 from tests.training.losses.batches import DIM, LABELS, all_triplets, batch, create, indices, normalised
 from tests.training.methods.batches import method, minibatch, trunk
-from training.batch import Batch
+from training.batch import EmbeddingBatch
 from training.functional import Pairs, Triplets
 from training.losses import LOSSES
 from training.losses.base import accepted_tuples
@@ -242,10 +242,10 @@ COMPARING = [name for name in LOSSES if LOSSES[name].compares_references]
 
 @pytest.mark.parametrize("name", COMPARING)
 def test_references_are_what_the_embeddings_are_compared_with(name: str) -> None:
-    """As if the references joined the batch, and every pair had its anchor among the embeddings."""
+    """The loss is that of a batch which the references have joined, over pairs whose anchors are the embeddings."""
     (rows, y), (references, other) = batch(0, [0, 1, 2, 1]), batch(1, [1, 0, 2, 2, 0, 3])
     args = {"kept_only": True} if name == "ms" else {"nu": 0} if "nu" in signature(LOSSES[name]).parameters else {}
-    loss, every = create(name, 4, **args), Batch(rows, y, references, other)
+    loss, every = create(name, 4, **args), EmbeddingBatch(rows, y, references, other)
     joined, labels = torch.cat([rows, references]), torch.cat([y, other])
     a, p, b, n = every.all_pairs()
     pairs = Pairs(a, p + 4, b, n + 4)

@@ -10,7 +10,7 @@ import torch
 from pytorch_metric_learning import distances, losses, regularizers
 
 from tests.training.losses.batches import LABELS, batch, create, indices, mean, negatives
-from training.batch import Batch
+from training.batch import EmbeddingBatch
 from training.losses.n_pair import choose_pairs
 
 
@@ -53,7 +53,7 @@ def test_every_sample_is_an_anchor_against_all_of_other_classes(seed: int) -> No
 
 
 def test_an_anchor_of_spc_2_has_110_negatives() -> None:
-    pairs = choose_pairs(Batch(torch.zeros(112, 1), torch.arange(112) // 2), "random")
+    pairs = choose_pairs(EmbeddingBatch(torch.zeros(112, 1), torch.arange(112) // 2), "random")
     assert pairs.anchors.tolist() == list(range(112))
     assert pairs.negative.sum(1).tolist() == [110] * 112
 
@@ -63,7 +63,7 @@ def test_the_positive_of_an_anchor_is_any_of_its_class() -> None:
     torch.manual_seed(0)
     drawn = set()
     for _ in range(50):
-        pairs = choose_pairs(Batch(torch.zeros(9, 1), y), "random")
+        pairs = choose_pairs(EmbeddingBatch(torch.zeros(9, 1), y), "random")
         drawn |= {(int(a), int(p)) for a, p in zip(pairs.anchors, pairs.positives, strict=True)}
     assert drawn == {(a, p) for a in range(9) for p in range(9) if a != p and LABELS[a] == LABELS[p]}
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.raising import raises
+from tests.training.methods.batches import method, minibatch, trunk
 from tests.training.miners.batches import LABELS, complete, distance, negatives_of, positives_of, rows
 from training.functional import draw_columns
 from training.miners import MINERS, create_miner
@@ -24,6 +25,7 @@ from training.miners.rho import RhoMiner
 from training.miners.semihard import SemihardMiner
 from training.miners.softhard import SofthardMiner
 from training.miners.triplet_margin import TripletMarginMiner
+from training.recipe import Objective
 from zoo.errors import RecipeError, UsageError
 
 ANY_LABELS = st.lists(st.integers(-1, 3), min_size=1, max_size=12)
@@ -207,3 +209,17 @@ def test_triplets_of_a_margin_are_those_of_the_loop() -> None:
 
 def all_triplets() -> list[tuple[int, int, int]]:
     return [(a, p, n) for a in range(10) for p in positives_of(LABELS, a) for n in negatives_of(LABELS, a)]
+
+
+def test_a_miner_of_the_user_needs_no_annotations_and_any_tuples(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Own:
+        def __call__(self, embeddings, labels):  # type: ignore[no-untyped-def]
+            return tuple(MultiSimilarityMiner()(embeddings, labels))
+
+    monkeypatch.setitem(MINERS, "own", Own)
+    net, labels = trunk(), [0, 0, 1, 1, 2, 2]
+    for miner in (Objective("margin", "own"), Objective("margin", "rho", {}, {"probability": 0.5, "miner": "own"})):
+        built = method(miner, labels, {"embedding": 6}, net)
+        assert torch.isfinite(built.loss(minibatch(net, labels))["loss"])
+    with raises(UsageError, "invalid-value"):
+        method(Objective("arcface", "own"), labels, {"embedding": 6}, net).loss(minibatch(net, labels))

@@ -218,7 +218,7 @@ def test_invalid_input_is_refused(args, code, value):
 
 @pytest.mark.parametrize("pair", [(np.uint64, np.int64), (np.int64, np.uint64), (np.uint8, np.int64), (bool, np.int64)])
 def test_labels_of_any_two_integer_types_are_compared_as_whole_numbers(pair):
-    """As floats, 2^53 and 2^53 + 1 would be one class."""
+    """Two classes, 2^53 and 2^53 + 1, would be one as floats."""
     large = 2**53 if np.dtype(pair[0]).itemsize == 8 else 0
     gallery, queries = (np.array([large, large + 1], pair[0]), np.array([large + 1, large], pair[1]))
     metrics = retrieval_metrics(np.eye(2), gallery, k=(1,), queries=np.eye(2), query_labels=queries)
