@@ -140,9 +140,9 @@ def test_no_miner_is_written_in_one_way(tmp_path: Path, capsys: pytest.CaptureFi
     write_json(tmp_path / "recipe.json", {"origin": "contrastive-conv4-glyphs", "settings": {"objective.miner": None}})
     assert "--set objective.miner=none" in training_facts(tmp_path)["command"]
     assert read_origin(tmp_path).text == "contrastive-conv4-glyphs, changed: objective.miner=none"
-    cut = ["train", "contrastive-conv4-glyphs", "--set", "objective.miner_args.farthest=none", "--show"]
+    cut = ["train", "contrastive-conv4-glyphs", "--set", "objective.miner_args.nonzero_loss_cutoff=none", "--show"]
     assert main(cut) == 0
-    assert json.loads(capsys.readouterr().out)["objective"]["miner_args"]["farthest"] is None
+    assert json.loads(capsys.readouterr().out)["objective"]["miner_args"]["nonzero_loss_cutoff"] is None
     with raises(RecipeError, "unknown-name"):
         resolve("contrastive-conv4-glyphs", ["objective.miner=null"])
 

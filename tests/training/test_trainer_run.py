@@ -196,12 +196,14 @@ def test_weights_and_biases_gets_each_epoch(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "wandb", raising=False)
     (tracker,) = create_trackers(["wandb"], recipe(), tmp_path)
-    tracker.write({"epoch": 1, "loss": 0.5, "terms": {"own": 0.25}})
+    tracker.write_step({"step/loss": 0.75}, 3)
+    tracker.write({"epoch": 1, "loss": 0.5, "terms": {"own": 0.25}}, 3)
     tracker.close()
     monkeypatch.delitem(sys.modules, "wandb")
-    start, epoch = (json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines())
+    start, step, epoch = (json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines())
     assert start == ["dml-zoo", "toy", recipe().optimizer.lr]
-    assert epoch == [1, {"loss": 0.5, "terms/own": 0.25}]
+    assert step == [3, {"step/loss": 0.75}]
+    assert epoch == [3, {"epoch": 1, "loss": 0.5, "terms/own": 0.25}]
 
 
 def test_terms_are_logged_and_tracked(tmp_path: Path) -> None:
@@ -214,7 +216,8 @@ def test_terms_are_logged_and_tracked(tmp_path: Path) -> None:
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     assert {"loss", "lr", "images_per_second"} <= set(events.Tags()["scalars"])
-    assert [event.step for event in events.Scalars("loss")] == [1, 2]
+    assert [event.step for event in events.Scalars("loss")] == [3, 6], "the last step of each epoch"
+    assert [event.step for event in events.Scalars("step/loss")] == [1, 2, 3, 4, 5, 6]
 
 
 def test_unknown_and_missing_trackers_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

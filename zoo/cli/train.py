@@ -66,7 +66,9 @@ def train(
     seed: Annotated[int | None, Option("--seed", metavar="N", help="seed of the run (default: the recipe's)")] = None,
     seeds: Annotated[
         int | None,
-        Option("--seeds", metavar="N", help="train N models, of this and the next seeds, and print their mean"),
+        Option(
+            "--seeds", metavar="N", help="train N models, of this and the next seeds; print their mean (default: one)"
+        ),
     ] = None,
     new_name: NewName = None,
     features: Annotated[

@@ -207,7 +207,8 @@ def _items(part: Any) -> Iterator[dict[str, Any]]:
         return
     names = getattr(part, "classes", None)
     for number, item in enumerate(part if hasattr(part, "__iter__") else (part[i] for i in range(len(part)))):
-        row = dict(item) if isinstance(item, Mapping) else dict(zip(("image", "label"), item, strict=False))
+        pair = item if isinstance(item, tuple | list) else ()
+        row = dict(item) if isinstance(item, Mapping) else dict(zip(("image", "label"), pair, strict=False))
         image, label = row.get("image", row.get("input_tensors")), row.get("label", row.get("labels"))
         if image is None or label is None:
             raise UsageError(

@@ -19,7 +19,7 @@ from zoo.data.content import count_identical_pairs
 from zoo.data.dataset import BOTH, FOLDER, QUERY, DataIdentity, Dataset, identify, without
 from zoo.data.formats import table_of
 from zoo.data.table import is_table
-from zoo.errors import EvaluationError, ImageError, UsageError, none_readable_message, unknown
+from zoo.errors import DatasetError, EvaluationError, ImageError, UsageError, none_readable_message, unknown
 from zoo.evaluation.clustering import clustering_metrics
 from zoo.evaluation.inputs import as_labels, bounded_unit_rows
 from zoo.evaluation.knn import as_rows, check_matrix
@@ -166,6 +166,11 @@ def evaluate(
 
 def _named_data(dataset: Any, data: Any, needed: bool) -> tuple[str | Dataset | None, str | Path | None]:
     """Return a data set by its name or as a value, and the path of its files; a table means the data set "folder"."""
+    if hasattr(dataset, "dtype"):
+        raise DatasetError(
+            f"a data set is a name or a value, not an array ({type(dataset).__name__}); labels are given as labels=.",
+            code="invalid-value",
+        )
     if not isinstance(dataset, str | os.PathLike | Dataset | None):
         return FOLDER, table_of(dataset)
     path = table_of(data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -51,6 +52,13 @@ TRAINING_DATA = "training_data"
 MODULES_FILE = "modules.json"
 MODULES = [{"idx": 0, "name": "0", "path": "", "type": "zoo.models.sentence_transformer.ImageEmbedding"}]
 """What sentence-transformers loads from a model folder."""
+
+
+def holds_other_modules(folder: Path) -> bool:
+    """Return whether sentence-transformers loads something else from a folder than a model of ours."""
+    path = folder / MODULES_FILE
+    return os.path.isfile(path) and read_json(path) != MODULES  # noqa: PTH113  (False for an impossible file name)
+
 
 LARGEST_DIM = 65_536
 """Largest dimension of an embedding. A larger one in a card would request memory that no machine has."""

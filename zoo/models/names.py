@@ -22,7 +22,7 @@ from zoo.errors import (
 from zoo.hub import download
 from zoo.models import recipes
 from zoo.models.baselines import baselines, repository_of
-from zoo.models.card import Card, read_card
+from zoo.models.card import Card, holds_other_modules, read_card
 from zoo.models.folder import HEADS_FILE, PICKLES, PYTORCH_SUFFIXES
 from zoo.models.pretrained.packages import PACKAGES, install_hint, installed_package
 from zoo.models.registry import (
@@ -59,7 +59,7 @@ def _is_path_of_weights(name: ModelName) -> bool:
 def _is_folder_of_weights(name: ModelName) -> bool:
     """Return whether a name is the path of a folder of timm's, of CLIP or of sentence-transformers."""
     plain = all(exists(name.path / file) for file in ("config.json", "model.safetensors"))
-    return _is_path_of_weights(name) and (plain or exists(name.path / "modules.json"))
+    return _is_path_of_weights(name) and (plain or holds_other_modules(name.path))
 
 
 @contextmanager

@@ -47,7 +47,7 @@ def criterion(name: str, own_rates: bool) -> tuple[str, ...]:
     peer, args = PEERS[name], json.dumps({"criterion": name, "own_rates": own_rates})
     rates = (f"optimizer.name={peer.optimizer}", f"optimizer.weight_decay={peer.weight_decay}") if own_rates else ()
     return (
-        *("objective.loss=null", "objective.miner=null", f"objective.method={METHOD}", f"objective.method_args={args}"),
+        *("objective.loss=none", "objective.miner=none", f"objective.method={METHOD}", f"objective.method_args={args}"),
         *rates,
     )
 

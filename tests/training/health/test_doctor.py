@@ -108,9 +108,11 @@ def test_a_finding_is_printed_once_and_a_resumed_run_does_not_repeat_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Killed:
-        def write(self, record: dict[str, Any]) -> None:
+        def write(self, record: dict[str, Any], step: int) -> None:
             if record["epoch"] == 3:
                 raise KeyboardInterrupt
+
+        def write_step(self, terms: dict[str, float], step: int) -> None: ...
 
         def close(self) -> None: ...
 

@@ -26,7 +26,7 @@ from zoo.hub.errors import convert_error, is_unreachable, root_cause
 from zoo.models.backbones.caffe import convert_caffe
 from zoo.models.backbones.googlenet import convert_torchvision
 from zoo.models.baselines import TimmModel, read_timm_config, repository_of
-from zoo.models.card import UNKNOWN_LICENCE, read_card
+from zoo.models.card import MODULES_FILE, UNKNOWN_LICENCE, holds_other_modules, read_card
 from zoo.models.folder import CONFIG_FILE, PYTORCH_SUFFIXES, WEIGHTS_FILE
 from zoo.models.pretrained.clip import image_tower, is_clip, read_clip_config
 from zoo.models.pretrained.packages import PACKAGE_VERSION, PACKAGES, WeightsPackage, install_hint, installed_package
@@ -314,7 +314,7 @@ def local_source(path: Path) -> Source | None:
 
 def _folder_source(folder: Path) -> Source:
     file = folder / WEIGHTS_FILE
-    if (folder / "modules.json").is_file() and not (folder / "card.json").is_file():
+    if holds_other_modules(folder):
         return _sentence_transformers_source(folder)
     if not file.is_file():
         raise RecipeError(
@@ -348,7 +348,7 @@ def _plain_folder_source(folder: Path, name: str) -> Source:
 
 def _sentence_transformers_source(folder: Path) -> Source:
     """Return the weights of a folder of sentence-transformers whose first module is a timm model or CLIP."""
-    modules = read_json(folder / "modules.json")
+    modules = read_json(folder / MODULES_FILE)
     first = modules[0] if isinstance(modules, list) and modules and isinstance(modules[0], dict) else {}
     inner = folder / str(first.get("path", ""))
     known = "architecture" in read_object(inner / CONFIG_FILE) or is_clip(inner)
