@@ -20,7 +20,7 @@ from training.methods.base import Method, mined_tuples
 from training.miners import create_miner
 from training.recipe import Backbone, Objective, Recipe
 from training.samplers import SAMPLERS
-from training.samplers.base import BatchSampler
+from training.samplers.base import BatchSampler, OtherSampler
 from training.trunk.parts import choose_parts
 from zoo.data.preprocessing import Preprocessing, same_statistics
 from zoo.errors import RecipeError, ZooError
@@ -148,6 +148,8 @@ def create_sampler(recipe: Recipe, labels: np.ndarray, stream: int = 0) -> Batch
     offered = {"labels": labels, "batch_size": batch.size, "samples_per_class": batch.per_class, "seed": seed}
     offered["embedding_size"] = recipe.dim
     sampler: BatchSampler = construct(SAMPLERS, "sampler", batch.sampler, batch.args, offered)
+    if not isinstance(sampler, BatchSampler):
+        return OtherSampler(sampler, labels, batch.size)
     if hasattr(sampler, "memory") and not recipe.dim:
         raise RecipeError(
             f"the sampler {batch.sampler!r} chooses by embeddings: the recipe needs a head.",

@@ -1,16 +1,28 @@
-"""Construction by name: losses, miners, samplers and methods are found in explicit tables of classes."""
+"""Construction by name: losses, miners, samplers and methods are found in explicit tables of classes.
+
+Besides the names of a table, each class has the name "module:Class", by which recipes use losses, miners and samplers
+of the user or of another library.
+"""
 
 from __future__ import annotations
 
+import copy
 import inspect
+import json
+import sys
 from collections import UserDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from zoo.errors import RecipeError, nearest, unknown
 
 _ANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+_OBJECTS: dict[str, Any] = {}
+"""Objects that the running call of `zoo.train` was given, by the names of their classes in its recipe."""
 
 
 class ClassTable(UserDict[str, Any]):
@@ -33,7 +45,12 @@ class ClassTable(UserDict[str, Any]):
         self.package, self.constants, self.others = package, constants or {}, others
         super().__init__(classes)
 
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or (isinstance(name, str) and is_place(name))
+
     def __getitem__(self, name: str) -> Any:
+        if is_place(name):
+            return class_at(name)
         value = super().__getitem__(name)
         if not isinstance(value, str):
             return value
@@ -49,6 +66,76 @@ class ClassTable(UserDict[str, Any]):
     def _imported(self, value: str) -> Any:
         module, _, attribute = value.partition(":")
         return getattr(import_module(f"{self.package}.{module}"), attribute)
+
+
+def is_place(name: str) -> bool:
+    """Return whether a name says where a class is, as "mypkg.losses:MyLoss"."""
+    return ":" in name
+
+
+def class_at(place: str) -> Any:
+    """Return the class at "module:Class"; modules of the current folder are found, too.
+
+    Raises:
+        RecipeError: `unknown-name`, if it cannot be imported.
+    """
+    if place in _OBJECTS:
+        part = _OBJECTS[place]
+        return part if isinstance(part, type) else type(part)
+    module, _, attribute = place.partition(":")
+    here = str(Path.cwd())
+    sys.path.append(here)
+    try:
+        return getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise RecipeError(
+            f"{place} cannot be imported: {error}. Expected MODULE:CLASS, as mypkg.losses:MyLoss, of an installed "
+            "package or of the current folder.",
+            code="unknown-name",
+        ) from None
+    finally:
+        sys.path.remove(here)
+
+
+@contextmanager
+def parts_of_the_user(parts: Mapping[str, Any]) -> Iterator[list[str]]:
+    """Yield the settings of a recipe that select a user's parts; meanwhile objects are constructed as their copies.
+
+    Args:
+        parts: Setting, such as "objective.loss" -> an object, a class, a name, or None, which selects nothing.
+    """
+    settings: list[str] = []
+    objects: dict[str, Any] = {}
+    for setting, part in parts.items():
+        if part is None:
+            continue
+        if isinstance(part, str):
+            settings.append(f"{setting}={part}")
+            continue
+        kind = part if isinstance(part, type) else type(part)
+        place = f"{kind.__module__}:{kind.__qualname__}"
+        objects[place] = part
+        settings.append(f"{setting}={place}")
+        if not isinstance(part, type):
+            settings.append(f"{setting}_args={json.dumps(_constants_of(part))}")
+    _OBJECTS.update(objects)
+    try:
+        yield settings
+    finally:
+        for place in objects:
+            del _OBJECTS[place]
+
+
+def _constants_of(part: Any) -> dict[str, Any]:
+    """Return the arguments of an object's constructor that it keeps under their names and that JSON can hold."""
+    names = inspect.signature(type(part)).parameters
+    return {name: value for name in names if _is_plain(value := getattr(part, name, inspect.Parameter.empty))}
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str)
 
 
 def construct(
@@ -70,6 +157,9 @@ def construct(
         RecipeError: If the name is unknown or the arguments do not fit.
     """
     check_arguments(table, kind, name, args)
+    part = _OBJECTS.get(name)
+    if part is not None and not isinstance(part, type):
+        return copy.deepcopy(part)
     taken = inspect.signature(table[name]).parameters
     args = {**_constants(table, name), **args}
     given = {key: value for key, value in (offered or {}).items() if key in taken and key not in args}
@@ -107,8 +197,9 @@ def check_arguments(table: Mapping[str, Any], kind: str, name: str, args: Mappin
     """
     check_name(table, kind, name)
     taken = inspect.signature(table[name]).parameters
+    takes_any = any(value.kind is value.VAR_KEYWORD for value in taken.values())
     for key in args:
-        if key not in taken:
+        if key not in taken and not takes_any:
             raise RecipeError(
                 f"{kind} {name!r} does not take these arguments: there is no {key!r}.{nearest(key, taken)} "
                 f"It takes: {', '.join(taken) or 'none'}.",
@@ -122,4 +213,6 @@ def with_defaults(table: Mapping[str, Any], name: str | None, args: Mapping[str,
         return dict(args)
     taken = inspect.signature(table[name]).parameters
     defaults = {key: value.default for key, value in taken.items() if value.default is not value.empty}
+    if is_place(name):
+        defaults = {key: value for key, value in defaults.items() if _is_plain(value)}
     return {**defaults, **_constants(table, name), **args}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from training.cached.feature_folder import read_features, recipe_on_features
+from training.construction import parts_of_the_user
 from training.distillation.images import StudentImages, check_source, read_dataset, read_student_images
 from training.distillation.recipe import Student, plan_distillation
 from training.finetune import Finetuned, FinetuneRequest
@@ -91,6 +92,9 @@ def train(
     data: Images | None = None,
     dataset: str | None = None,
     *,
+    loss: Any = None,
+    miner: Any = None,
+    sampler: Any = None,
     settings: RecipeSettings = (),
     seed: int | None = None,
     name: str | None = None,
@@ -117,6 +121,12 @@ def train(
         data: The folder of the data set's files (default: `ZOO_DATA`, else downloaded); or your own images (`Images`),
             for which the data set is "folder".
         dataset: The data set (default: the recipe's); "folder" for your own images.
+        loss: Another loss: an object or a class of yours or of another library, or a name, as "ms" or
+            "mypkg.losses:MyLoss". It is called as `loss(embeddings, labels, indices_tuple)`. The model's method is then
+            "custom-" and the class's name.
+        miner: Another miner, likewise, called as `miner(embeddings, labels)`.
+        sampler: Another sampler: a class, constructed with those of labels, batch_size, samples_per_class and seed that
+            it takes, or a name.
         settings: Changes to the recipe, as `{"optimizer.lr": 1e-3}` or `["optimizer.lr=1e-3"]`.
         seed: The seed of the run (default: the recipe's).
         name: The name of the new model (default: the recipe's).
@@ -139,35 +149,43 @@ def train(
     """
     check_trackers(track := tuple(track))
     data, dataset = _own_images(data, dataset)
-    resolved = resolve_run(
-        recipe,
-        data,
-        dataset,
-        settings=settings,
-        seed=seed,
-        name=name,
-        as_published=as_published,
-        features=features,
-        model=model,
-    )
-    for line in forecast(resolved, recipe) if progress else ():
-        note(line)
-    if as_published and not (switch := published_switch(recipe, _changes(settings, dataset))).differences:
-        note(switch.summary)
-    _check_names_free(resolved, replace)
-    from training.api import train as run
+    if not isinstance(sampler, str | type | None):
+        raise UsageError(
+            f"a sampler is made from the labels of the training images; give its class, not {type(sampler).__name__}.",
+            code="invalid-value",
+        )
+    parts = {"objective.loss": loss, "objective.miner": miner, "batch.sampler": sampler}
+    with parts_of_the_user(parts) as own:
+        settings = [*_as_texts(settings), *own]
+        resolved = resolve_run(
+            recipe,
+            data,
+            dataset,
+            settings=settings,
+            seed=seed,
+            name=name,
+            as_published=as_published,
+            features=features,
+            model=model,
+        )
+        for line in forecast(resolved, recipe) if progress else ():
+            note(line)
+        if as_published and not (switch := published_switch(recipe, _changes(settings, dataset))).differences:
+            note(switch.summary)
+        _check_names_free(resolved, replace)
+        from training.api import train as run
 
-    return run(
-        resolved,
-        root=data,
-        device=device,
-        restart=restart,
-        progress=progress,
-        compiled=compiled,
-        track=track,
-        origin=recipe,
-        evaluate=evaluate,
-    )
+        return run(
+            resolved,
+            root=data,
+            device=device,
+            restart=restart,
+            progress=progress,
+            compiled=compiled,
+            track=track,
+            origin=recipe,
+            evaluate=evaluate,
+        )
 
 
 def train_seeds(recipe: str, seeds: int, **options: Any) -> list[str]:

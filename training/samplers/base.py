@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import Sampler
 
 from training.samplers.classes import ClassIndex
+from zoo.errors import RecipeError
 
 Labels = np.ndarray | torch.Tensor | Sequence[int]
 
@@ -68,3 +71,39 @@ class ClassSampler(BatchSampler):
         super().__init__(labels, batch_size, seed)
         self.samples_per_class = samples_per_class
         self.classes_per_batch = self.classes.classes_per_batch(batch_size, samples_per_class)
+
+
+class OtherSampler(BatchSampler):
+    """Source of the batches that a sampler of the user or of another library yields, in its own order.
+
+    Args:
+        sampler: An iterable of batches, or of single indices; it begins again whenever it ends. Its method
+            `set_epoch(number)`, if there is one, is called before each epoch.
+        labels: Classes of the samples, whole numbers [n].
+        batch_size: Samples per batch, of a sampler of single indices.
+    """
+
+    def __init__(self, sampler: Iterable[Any], labels: Labels, batch_size: int) -> None:
+        super().__init__(labels, batch_size, 0)
+        self.sampler = sampler
+
+    def epoch(self, number: int, batches: int) -> Iterator[np.ndarray]:
+        if hasattr(self.sampler, "set_epoch"):
+            self.sampler.set_epoch(number)
+        yield from islice(self._batches(), batches)
+
+    def _batches(self) -> Iterator[np.ndarray]:
+        pending: list[int] = []
+        while True:
+            empty = True
+            for item in self.sampler:
+                empty = False
+                if np.ndim(item):
+                    yield np.asarray(item, np.int64)
+                    continue
+                pending.append(int(item))
+                if len(pending) == self.batch_size:
+                    yield np.array(pending, np.int64)
+                    pending = []
+            if empty:
+                raise RecipeError(f"the sampler {type(self.sampler).__name__} yields no batch.", code="invalid-value")

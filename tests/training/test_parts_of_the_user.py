@@ -1,0 +1,138 @@
+"""Losses, miners and samplers of the user or of another library in our trainer, by objects, classes and names."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import zoo
+from tests.raising import raises
+from zoo import paths
+from zoo.cli.main import main
+from zoo.errors import RecipeError, UsageError
+
+SHORT = {"schedule.epochs": 1, "schedule.steps": 3, "precision": "fp32"}
+MODULE = """
+from torch import nn
+
+class PullLoss(nn.Module):
+    def __init__(self, weight=1.0, words=frozenset()):
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, embeddings, labels, indices_tuple=None):
+        same = labels[:, None] == labels[None]
+        return self.weight * (1 - (embeddings @ embeddings.T)[same]).mean()
+"""
+
+
+@pytest.fixture
+def short_zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ZOO_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+class CountedLoss(nn.Module):
+    """Pull pairs of a class together; count the calls of all copies."""
+
+    calls = 0
+
+    def __init__(self, weight: float = 1.0) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, embeddings: Tensor, labels: Tensor, indices_tuple: tuple[Tensor, ...] | None = None) -> Tensor:
+        CountedLoss.calls += 1
+        assert indices_tuple is not None
+        anchors, positives, _ = indices_tuple
+        assert (labels[anchors] == labels[positives]).all()
+        return self.weight * (embeddings[anchors] - embeddings[positives]).square().sum(1).mean()
+
+
+def first_triplets(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    anchor = 0
+    positive = int((labels == labels[anchor]).nonzero()[1])
+    negative = int((labels != labels[anchor]).nonzero()[0])
+    return torch.tensor([anchor]), torch.tensor([positive]), torch.tensor([negative])
+
+
+class Miner:
+    def __call__(self, embeddings, labels):  # without annotations, as in most scripts
+        return first_triplets(embeddings, labels)
+
+
+class Pairs:
+    """Batches of the first samples of two classes."""
+
+    def __init__(self, labels: np.ndarray, batch_size: int) -> None:
+        self.rows = [np.flatnonzero(labels == label)[: batch_size // 2] for label in np.unique(labels)[:2]]
+
+    def __iter__(self) -> Iterator[list[int]]:
+        yield np.concatenate(self.rows).tolist()
+
+
+def recipe_of(name: str) -> dict[str, object]:
+    recorded: dict[str, object] = json.loads((paths.local_models() / name / "recipe.json").read_text())["recipe"]
+    return recorded
+
+
+def test_objects_train_and_the_model_says_custom(short_zoo: Path) -> None:
+    CountedLoss.calls = 0
+    trained = zoo.train(
+        "margin-conv4-glyphs",
+        loss=CountedLoss(weight=0.5),
+        miner=Miner(),
+        sampler=Pairs,
+        settings={**SHORT, "batch.size": 8},
+        name="mine",
+        evaluate=False,
+    )
+    assert CountedLoss.calls >= 3
+    recipe = recipe_of("mine")
+    assert recipe["objective"]["loss"].endswith(":CountedLoss")  # type: ignore[index]
+    assert recipe["objective"]["loss_args"]["weight"] == 0.5  # type: ignore[index]
+    assert zoo.info("mine").method == "custom-CountedLoss"
+    assert zoo.load(trained).card.sources == ()
+
+
+def test_a_place_names_a_loss_of_the_current_folder(short_zoo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (short_zoo / "ownlosses.py").write_text(MODULE)
+    settings = [f"{key}={value}" for key, value in SHORT.items()]
+    settings += ["objective.loss=ownlosses:PullLoss", "objective.miner=none", 'objective.loss_args={"weight":2}']
+    words = [word for setting in settings for word in ("--set", setting)]
+    try:
+        assert main(["train", "margin-conv4-glyphs", *words, "--as", "pulled", "--no-eval"]) == 0
+    finally:
+        sys.modules.pop("ownlosses", None)
+    assert recipe_of("pulled")["objective"]["loss_args"] == {"weight": 2}  # type: ignore[index]
+    assert str(short_zoo) not in sys.path
+
+
+def test_wrong_places_and_objects_are_refused(short_zoo: Path) -> None:
+    (short_zoo / "otherlosses.py").write_text(MODULE)
+    for place in ("otherlosses:Missing", "no_such_module:Loss", "otherlosses:", ":PullLoss"):
+        with raises(RecipeError, "unknown-name"):
+            zoo.train("margin-conv4-glyphs", loss=place, settings={"objective.miner": "none"})
+    sys.modules.pop("otherlosses", None)
+    with raises(UsageError, "invalid-value"):
+        zoo.train("margin-conv4-glyphs", sampler=Pairs(np.array([0, 0, 1, 1]), 4))
+
+
+def test_losses_and_miners_of_another_library_train(short_zoo: Path) -> None:
+    losses = pytest.importorskip("pytorch_metric_learning.losses")
+    miners = pytest.importorskip("pytorch_metric_learning.miners")
+    for number, (loss, miner) in enumerate(
+        ((losses.MultiSimilarityLoss(), miners.MultiSimilarityMiner()), (losses.ProxyAnchorLoss, None))
+    ):
+        settings = {**SHORT, **({} if miner else {"objective.miner": "none"})}
+        name = f"theirs-{number}"
+        zoo.train("margin-conv4-glyphs", loss=loss, miner=miner, settings=settings, name=name, evaluate=False)
+        assert zoo.info(name).method.startswith("custom-")
