@@ -236,7 +236,7 @@ def _raw_rows(history: History) -> Explanation | None:
         f"The margin is compared with distances of embeddings that are not normalised: {radial:.0%} of the gradient "
         "changes their length.",
         "A margin is made for embeddings of length 1; without it the network can meet the margin by longer embeddings.",
-        "Normalise the embeddings before the loss: in a loss of your own, leave `normalised` True.",
+        "Normalise the embeddings before the loss: in a loss of your own, leave `normalize_embeddings` True.",
     )
 
 

@@ -351,7 +351,7 @@ def _paired_cell(row: OwnScore) -> str:
     epilog="""\
   zoo benchmark curves margin-conv4-glyphs diva-conv4-glyphs --out curves.pdf
   zoo benchmark curves margin-conv4-glyphs --metric loss --out loss.csv
-  zoo benchmark curves margin-conv4-glyphs --metric "validation recall_at_1" --out recall.png""",
+  zoo benchmark curves margin-conv4-glyphs --metric validation_recall_at_1 --out recall.png""",
 )
 def curves(
     names: Annotated[list[str], Argument(metavar="MODEL...", help="trained models, a curve each")],

@@ -22,7 +22,7 @@ def draw_curves(models: Sequence[ModelLike], metric: str, out: Path) -> None:
 
     Args:
         models: Trained models, whose folders have a log.jsonl.
-        metric: The name of a number of a record, such as "loss", or of one in a group: "validation recall_at_1".
+        metric: The name of a number of a record, such as "loss", or of one in a group: "validation_recall_at_1".
         out: The file; its suffix is one of `FORMATS`.
 
     Raises:

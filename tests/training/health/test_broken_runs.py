@@ -85,7 +85,7 @@ def test_a_broken_run_is_told_apart(name: str, tmp_path: Path) -> None:
 def test_a_margin_on_embeddings_that_are_not_normalised(
     loss: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loss, "normalised", False, raising=False)
+    monkeypatch.setattr(loss, "normalize_embeddings", False)
     name = "triplet-d" if loss is TripletMarginLoss else "margin"
     history = train(recipe(OBJECTIVES[name], SEEDS[0]), tmp_path)
     assert [finding.code for finding in diagnose(history)] == ["embeddings-not-normalised"]
