@@ -197,7 +197,7 @@ def check_arguments(table: Mapping[str, Any], kind: str, name: str, args: Mappin
     """
     check_name(table, kind, name)
     taken = inspect.signature(table[name]).parameters
-    takes_any = any(value.kind is value.VAR_KEYWORD for value in taken.values())
+    takes_any = is_place(name) and any(value.kind is value.VAR_KEYWORD for value in taken.values())
     for key in args:
         if key not in taken and not takes_any:
             raise RecipeError(
