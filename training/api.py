@@ -24,7 +24,7 @@ from training.cached.samples import Samples
 from training.data import TrainingData
 from training.distributed import Processes, connect, keep_freed_memory
 from training.execution import Execution
-from training.forecast import PEAK, peak_memory
+from training.forecast import PEAK
 from training.logging import check_trackers, create_trackers
 from training.overrides import changed_settings
 from training.recipe import EnsembleRecipe, Objective, Recipe, same_recipe
@@ -41,6 +41,7 @@ from zoo.data.dataset import FOLDER, WHOLE, Dataset
 from zoo.errors import DatasetError, UsageError, ZooError, command
 from zoo.evaluation.evaluate import METRICS
 from zoo.evaluation.evaluate import evaluate as measure
+from zoo.evaluation.memory import peak_bytes
 from zoo.evaluation.split import default_dataset, find_split
 from zoo.files import atomic_folder, sha256_of, write_bytes, write_json
 from zoo.models.baselines import PRETRAINED, UNTRAINED
@@ -605,7 +606,7 @@ def _train_model(
             "best_epoch": trained.best_epoch,
             "device": str(execution.device),
             "processes": processes.count,
-            PEAK: peak_memory(),
+            PEAK: peak_bytes(),
             "compiled": execution.compiled,
             **dataclasses.asdict(trained.computation),
             "skipped": list(data.skipped),

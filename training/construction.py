@@ -80,11 +80,11 @@ def class_at(place: str) -> Any:
         RecipeError: `unknown-name`, if it cannot be imported.
     """
     if place in _OBJECTS:
-        part = _OBJECTS[place]
-        return part if isinstance(part, type) else type(part)
+        return _class_of(_OBJECTS[place])
     module, _, attribute = place.partition(":")
     here = str(Path.cwd())
-    sys.path.append(here)
+    is_new = here not in sys.path
+    sys.path += [here] if is_new else []
     try:
         return getattr(import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
@@ -94,7 +94,12 @@ def class_at(place: str) -> Any:
             code="unknown-name",
         ) from None
     finally:
-        sys.path.remove(here)
+        if is_new and here in sys.path:
+            sys.path.remove(here)
+
+
+def _class_of(part: Any) -> type:
+    return part if isinstance(part, type) else type(part)
 
 
 @contextmanager
@@ -112,7 +117,7 @@ def parts_of_the_user(parts: Mapping[str, Any]) -> Iterator[list[str]]:
         if isinstance(part, str):
             settings.append(f"{setting}={part}")
             continue
-        kind = part if isinstance(part, type) else type(part)
+        kind = _class_of(part)
         place = f"{kind.__module__}:{kind.__qualname__}"
         objects[place] = part
         settings.append(f"{setting}={place}")

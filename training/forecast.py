@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +13,6 @@ from zoo.files import read_object
 
 PEAK = "peak_memory_bytes"
 """Entry of recipe.json: the largest resident set of the process that trained the model."""
-
-
-def peak_memory() -> int:
-    """Return the largest resident set of this process so far, in bytes."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else 1024 * peak
 
 
 def forecast(recipe: Recipe | EnsembleRecipe, origin: str) -> list[str]:

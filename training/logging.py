@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -19,6 +19,7 @@ from tqdm.auto import tqdm
 from training.recipe import Recipe
 from zoo.errors import MissingDependencyError, TrainingError, unknown
 from zoo.files import write_bytes
+from zoo.render import flatten_numbers
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -131,7 +132,7 @@ class TensorBoard:
         self.writer.add_text("recipe", f"```\n{recipe}\n```")
 
     def write(self, record: dict[str, Any], step: int) -> None:
-        for name, value in flatten_record(record).items():
+        for name, value in flatten_numbers(record).items():
             self.writer.add_scalar(name, value, step)
         self.writer.flush()
 
@@ -159,7 +160,7 @@ class RunTracker:
         self.run = import_module(library).init(project="dml-zoo", name=recipe.name, config=recipe.record, **places)
 
     def write(self, record: dict[str, Any], step: int) -> None:
-        self.run.log({"epoch": record["epoch"], **flatten_record(record)}, step=step)
+        self.run.log({"epoch": record["epoch"], **flatten_numbers(record)}, step=step)
 
     def write_step(self, terms: dict[str, float], step: int) -> None:
         self.run.log(terms, step=step)
@@ -176,13 +177,16 @@ TRACKERS: dict[str, Callable[[Recipe, Path], Tracker]] = {
 """Library -> tracker."""
 
 
-def track_epoch(tracker: Tracker, record: dict[str, Any], history: list[dict[str, Tensor]]) -> None:
-    """Give a tracker the loss terms of an epoch's steps, and the epoch's record at its last step."""
-    before = (record["epoch"] - 1) * len(history)
-    for number, terms in enumerate(history, start=before + 1):
-        values = {f"step/{name}": term.item() for name, term in terms.items()}
-        tracker.write_step({**values, "step/loss": sum(values.values())}, number)
-    tracker.write(record, before + len(history))
+def track_epoch(trackers: Sequence[Tracker], record: dict[str, Any], history: list[dict[str, Tensor]]) -> None:
+    """Give trackers the loss terms of an epoch's steps, and the epoch's record at its last step."""
+    if not trackers:
+        return
+    first = (record["epoch"] - 1) * len(history) + 1
+    steps = [{f"step/{name}": term.item() for name, term in terms.items()} for terms in history]
+    for tracker in trackers:
+        for number, values in enumerate(steps, start=first):
+            tracker.write_step({**values, "step/loss": sum(values.values())}, number)
+        tracker.write(record, first - 1 + len(history))
 
 
 def check_trackers(names: Iterable[str]) -> None:
@@ -205,17 +209,6 @@ def create_trackers(names: Iterable[str], recipe: Recipe, folder: Path) -> tuple
     check_trackers(names)
     folder.mkdir(parents=True, exist_ok=True)
     return tuple(TRACKERS[name](recipe, folder) for name in names)
-
-
-def flatten_record(record: dict[str, Any]) -> dict[str, float]:
-    """Return the numbers of a record; those of groups, as its terms and indicators, have names such as terms/NAME."""
-    numbers: dict[str, float] = {}
-    for name, value in record.items():
-        if isinstance(value, dict):
-            numbers |= {f"{name}/{key}": number for key, number in flatten_record(value).items()}
-        elif isinstance(value, int | float) and name != "epoch":
-            numbers[name] = value
-    return numbers
 
 
 def mean_terms(history: list[dict[str, Tensor]]) -> dict[str, Any]:

@@ -5,7 +5,6 @@ The commands of the same names call these functions. Mistakes are reported befor
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +30,7 @@ from zoo.data.formats import hub_name, table_of
 from zoo.errors import DatasetError, UsageError, check_at_least
 from zoo.files import read_object
 from zoo.models import recipes
-from zoo.models.card import read_card
+from zoo.models.card import read_card, setting_text
 from zoo.models.names import find_model
 from zoo.models.registry import ModelLike, check_new_name, model_reference
 
@@ -350,8 +349,7 @@ def distill(
 def _own_images(data: Images | None, dataset: str | None) -> tuple[ImagePath | None, str | None]:
     """Return the path of images, and their data set: "folder" for a table that is not a folder."""
     path = table_of(data)
-    is_own = dataset is None and path is not None and not paths.is_folder(path) and table.is_table(path)
-    return path, FOLDER if is_own else dataset
+    return path, FOLDER if dataset is None and table.is_own_table(path) else dataset
 
 
 def _as_texts(settings: RecipeSettings) -> list[str]:
@@ -362,7 +360,7 @@ def _as_texts(settings: RecipeSettings) -> list[str]:
         )
     if not isinstance(settings, Mapping):
         return list(settings)
-    return [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in settings.items()]
+    return [f"{key}={setting_text(value)}" for key, value in settings.items()]
 
 
 def _changes(settings: RecipeSettings, dataset: str | None) -> list[str]:

@@ -444,7 +444,8 @@ def name_custom(recipe: Recipe, standard: Recipe) -> Recipe:
     new, old = recipe.objective, standard.objective
     if (new.method, new.loss, _miners(new)) == (old.method, old.loss, _miners(old)):
         return recipe
-    method = f"custom-{(new.loss if new.method == 'plain' else new.method or '').rpartition(':')[2]}"
+    named = new.loss if new.method == "plain" else new.method
+    method = f"custom-{str(named).rpartition(':')[2]}"
     return dataclasses.replace(
         recipe,
         method=method if recipe.method == standard.method else recipe.method,

@@ -520,8 +520,7 @@ def _fit(
         while run.epoch < recipe.schedule.epochs and not run.is_exhausted:
             record = _judged_epoch(run, sampler, bar, folder, monitor, log.records)
             log.write(record)
-            for tracker in trackers:
-                track_epoch(tracker, record, run.history)
+            track_epoch(trackers, record, run.history)
             if execution.processes.first:
                 _keep(run, folder)
     best = run.best or {"epoch": None, "validation": {}}

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,12 @@ def interval_text(bounds: Sequence[float] | None, sign: str = "", digits: int = 
 def note(text: str) -> None:
     """Print a remark on stderr, apart from the output."""
     print(f"zoo: {printable(text)}", file=sys.stderr)
+
+
+@cache
+def note_once(text: str) -> None:
+    """Print a remark on stderr, once in a process."""
+    note(text)
 
 
 SETTLED_SECONDS, NOTABLE_SECONDS = 2.0, 5.0

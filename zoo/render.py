@@ -21,6 +21,17 @@ _FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
+def flatten_numbers(record: Mapping[str, Any], between: str = "/") -> dict[str, float]:
+    """Return the numbers of an epoch's record; those of a group, as its terms, have names such as terms/NAME."""
+    numbers: dict[str, float] = {}
+    for name, value in record.items():
+        if isinstance(value, dict):
+            numbers |= {f"{name}{between}{key}": number for key, number in flatten_numbers(value, between).items()}
+        elif isinstance(value, int | float) and name != "epoch":
+            numbers[name] = value
+    return numbers
+
+
 def write_csv(file: IO[str], rows: Iterable[Sequence[Any]]) -> None:
     """Write rows as CSV, with a mark (') before each text that a spreadsheet would run as a formula.
 

@@ -73,6 +73,33 @@ class ClassSampler(BatchSampler):
         self.classes_per_batch = self.classes.classes_per_batch(batch_size, samples_per_class)
 
 
+class EmbeddingSampler(ClassSampler):
+    """Source of batches that are chosen by the embeddings in `memory`, among a random pool of samples.
+
+    Args:
+        labels: Classes of the samples, whole numbers [n].
+        batch_size: Samples per batch.
+        samples_per_class: Samples of each class.
+        embedding_size: Dimension of the embeddings.
+        seed: Seed of the draws.
+        pool: Samples in the pool.
+
+    Raises:
+        RecipeError: If the classes cannot fill a batch.
+    """
+
+    def __init__(
+        self, labels: Labels, batch_size: int, samples_per_class: int, embedding_size: int, seed: int, pool: int
+    ) -> None:
+        super().__init__(labels, batch_size, samples_per_class, seed)
+        self.pool = min(pool, len(labels))
+        self.memory = np.zeros((len(labels), embedding_size), np.float32)
+
+    def draw_pool(self, draw: np.random.Generator) -> np.ndarray:
+        """Return the random pool, int64 [pool]."""
+        return draw.choice(len(self.classes.class_of), self.pool, replace=False)
+
+
 class OtherSampler(BatchSampler):
     """Source of the batches that a sampler of the user or of another library yields, in its own order.
 

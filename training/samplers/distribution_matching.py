@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from training.samplers.base import ClassSampler, Labels
+from training.samplers.base import EmbeddingSampler, Labels
 from zoo.errors import RecipeError
 
 
-class DistributionMatching(ClassSampler):
+class DistributionMatching(EmbeddingSampler):
     """Batches chosen among `candidates` SPC batches: the one whose embeddings are most similar to a random pool's.
 
     `memory` has the current embeddings of all samples; the training loop writes them. The paper draws the candidates
@@ -50,15 +50,14 @@ class DistributionMatching(ClassSampler):
         pool: int = 512,
         candidates: int = 10,
     ) -> None:
-        super().__init__(labels, batch_size, samples_per_class, seed)
+        super().__init__(labels, batch_size, samples_per_class, embedding_size, seed, pool)
         if pool < 2 or candidates < 1:
             raise RecipeError(
                 f"the sampler got pool {pool} and candidates {candidates}; it needs a pool of at least 2 samples and "
                 "at least 1 candidate.",
                 code="invalid-value",
             )
-        self.pool, self.candidates = min(pool, len(labels)), candidates
-        self.memory = np.zeros((len(labels), embedding_size), np.float32)
+        self.candidates = candidates
 
     @abstractmethod
     def mismatch(self, pool: Tensor, batches: Tensor) -> Tensor:
@@ -73,7 +72,7 @@ class DistributionMatching(ClassSampler):
         """Yield `batches` index arrays, int64 [batch_size], of epoch `number`."""
         draw = self.draw(number)
         for _ in range(batches):
-            pool = draw.choice(len(self.classes.class_of), self.pool, replace=False)
+            pool = self.draw_pool(draw)
             candidates = self._candidates(draw)
             mismatch = self.mismatch(torch.from_numpy(self.memory[pool]), torch.from_numpy(self.memory[candidates]))
             yield candidates[int(mismatch.argmin())]

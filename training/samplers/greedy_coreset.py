@@ -10,11 +10,11 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from training.samplers.base import ClassSampler, Labels
+from training.samplers.base import EmbeddingSampler, Labels
 from zoo.errors import RecipeError
 
 
-class GreedyCoreset(ClassSampler):
+class GreedyCoreset(EmbeddingSampler):
     """Batches that cover a random pool: each next sample is the one farthest from all chosen before.
 
     The paper chooses all of the batch by distance and does not mention classes. Here, so that a batch has positives,
@@ -43,10 +43,9 @@ class GreedyCoreset(ClassSampler):
         *,
         pool: int = 512,
     ) -> None:
-        super().__init__(labels, batch_size, samples_per_class, seed)
+        super().__init__(labels, batch_size, samples_per_class, embedding_size, seed, pool)
         if pool < 1:
             raise RecipeError(f"the sampler got pool {pool}; it needs at least 1 sample.", code="invalid-value")
-        self.pool, self.memory = min(pool, len(labels)), np.zeros((len(labels), embedding_size), np.float32)
 
     def epoch(self, number: int, batches: int) -> Iterator[np.ndarray]:
         """Yield `batches` index arrays, int64 [batch_size], of epoch `number`."""
@@ -58,7 +57,7 @@ class GreedyCoreset(ClassSampler):
 
     def _pool(self, draw: np.random.Generator) -> np.ndarray:
         """Return random samples, and if their classes are too few, one sample of each other class."""
-        pool = draw.choice(len(self.classes.class_of), self.pool, replace=False)
+        pool = self.draw_pool(draw)
         present = np.bincount(self.classes.class_of[pool], minlength=len(self.classes)) > 0
         if present.sum() >= self.classes_per_batch:
             return pool

@@ -209,7 +209,8 @@ class Plan:
 
     def lacks_values(self, arm: Arm) -> bool:
         """Return whether the arm cannot be run yet, because its trials have chosen nothing."""
-        return self.search_of(arm) is not None and self.chosen_values(arm) is None
+        search = self.search_of(arm)
+        return search is not None and search.chosen(scores_by_values(arm.label, self.trials)) is None
 
     def changes(self, recipes: Sequence[Recipe]) -> list[str]:
         """Return the settings that change the recipes of a run; public weights do not count as a change."""

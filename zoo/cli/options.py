@@ -270,17 +270,16 @@ def open_model_and_images(
     """
     from zoo.data import check_dataset
     from zoo.data.dataset import FOLDER, WHOLE
-    from zoo.data.table import is_table
+    from zoo.data.table import is_own_table
     from zoo.evaluation.split import dataset_to_measure, find_split, read_whitened_classes
     from zoo.models.baselines import WHITENING_HEAD
     from zoo.models.card import read_card, read_training_data
     from zoo.models.load import load
     from zoo.models.names import find_model
-    from zoo.paths import is_folder
 
     folder = find_model(model)
     card = read_card(folder)
-    if dataset is None and data is not None and not is_folder(data) and is_table(data):
+    if dataset is None and is_own_table(data):
         dataset = FOLDER
     name = dataset or dataset_to_measure(folder, card, data)
     check_dataset(name, split, data)

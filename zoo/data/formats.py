@@ -69,7 +69,7 @@ def is_format(path: str | Path) -> bool:
         return path.suffix.lower() in FILES
     parts = [path, *(path / part for part in PARTS)]
     marks = [part / name for part in parts for name in DESCRIBED] + [path / name for name in ON_DISK]
-    return any(mark.is_file() for mark in marks) or (_only_parts(path) and any(map(_has_shards, parts)))
+    return any(mark.is_file() for mark in marks) or (any(map(_has_shards, parts)) and _only_parts(path))
 
 
 def _only_parts(folder: Path) -> bool:

@@ -6,11 +6,10 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 
-from zoo.console import count, note
+from zoo.console import count, note_once
 from zoo.data.dataset import Dataset
 
 NAMED = 3
@@ -40,7 +39,7 @@ def note_spellings(dataset: Dataset, merge: str) -> None:
         named = "; ".join(" and ".join(map(repr, group)) for group in groups[:NAMED])
         more = f"; and {len(groups) - NAMED} more" if len(groups) > NAMED else ""
         what = "differs from another" if len(groups) == 1 else "differ from others"
-        _note_once(
+        note_once(
             f"{dataset.title}: {count(len(groups), 'class')} {what} by spaces, letter case or Unicode form alone: "
             f"{named}{more}. They count as different classes. To merge them: {merge}"
         )
@@ -48,8 +47,3 @@ def note_spellings(dataset: Dataset, merge: str) -> None:
 
 def _plain(name: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
-
-
-@cache
-def _note_once(text: str) -> None:
-    note(text)

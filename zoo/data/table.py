@@ -12,13 +12,12 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from zoo.console import note
+from zoo.console import note_once
 from zoo.data import formats
 from zoo.data.dataset import BOTH, FOLDER, QUERY, SPLITS, WHOLE, Dataset
 from zoo.errors import DatasetError, UsageError, ZooError
@@ -55,6 +54,11 @@ Row = Mapping[str, str]
 def is_table(path: str | Path) -> bool:
     """Return whether a path is a file .csv or .tsv, or of a format of `zoo.data.formats`."""
     return (expand(path).suffix.lower() in formats.TEXTS and not is_folder(path)) or formats.is_format(path)
+
+
+def is_own_table(path: str | Path | None) -> bool:
+    """Return whether a path is a table but not a folder, which without a data set's name means "folder"."""
+    return path is not None and not is_folder(path) and is_table(path)
 
 
 def as_text(path: str | Path) -> Path:
@@ -194,9 +198,6 @@ def read_image_rows(path: str | Path, labelled: bool = False) -> list[Row]:
     return _in_our_terms(path, [row for _, row in rows])
 
 
-_note_once = cache(note)
-
-
 def _in_our_terms(path: Path, rows: list[dict[str, str]]) -> list[Row]:
     """Return rows with the marks of queries as numbers, and with the split validation as test where that is missing."""
     for row in rows:
@@ -209,7 +210,7 @@ def _in_our_terms(path: Path, rows: list[dict[str, str]]) -> list[Row]:
     if VALIDATION not in splits:
         return list(rows)
     if SPLITS[1] in splits:
-        _note_once(f"{path.name}: the rows of the split {VALIDATION} are not used; those of train and test are")
+        note_once(f"{path.name}: the rows of the split {VALIDATION} are not used; those of train and test are")
         return [row for row in rows if row[SPLIT] != VALIDATION]
     return [{**row, SPLIT: SPLITS[1] if row[SPLIT] == VALIDATION else row[SPLIT]} for row in rows]
 

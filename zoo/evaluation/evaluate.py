@@ -18,7 +18,7 @@ from zoo.data import check_dataset, load_dataset
 from zoo.data.content import count_identical_pairs
 from zoo.data.dataset import BOTH, FOLDER, QUERY, DataIdentity, Dataset, identify, without
 from zoo.data.formats import table_of
-from zoo.data.table import is_table
+from zoo.data.table import is_own_table
 from zoo.errors import DatasetError, EvaluationError, ImageError, UsageError, none_readable_message, unknown
 from zoo.evaluation.clustering import clustering_metrics
 from zoo.evaluation.inputs import as_labels, bounded_unit_rows
@@ -42,7 +42,7 @@ from zoo.evaluation.verification import verification_metrics
 from zoo.models.load import Embedder, load
 from zoo.models.registry import ModelLike
 from zoo.models.results import Evaluation
-from zoo.paths import is_folder, library_versions
+from zoo.paths import library_versions
 
 QUERY_GROUPS = ("retrieval", "ranking")
 """Groups of metrics that have a value for each query, and so an interval."""
@@ -174,7 +174,7 @@ def _named_data(dataset: Any, data: Any, needed: bool) -> tuple[str | Dataset | 
     if not isinstance(dataset, str | os.PathLike | Dataset | None):
         return FOLDER, table_of(dataset)
     path = table_of(data)
-    is_own = needed and dataset is None and path is not None and not is_folder(path) and is_table(path)
+    is_own = needed and dataset is None and is_own_table(path)
     return FOLDER if is_own else cast("str | Dataset | None", dataset), path
 
 

@@ -12,6 +12,7 @@ import math
 import mmap
 import os
 import re
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -137,9 +138,17 @@ def resident_bytes() -> int:
     try:
         return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * mmap.PAGESIZE
     except OSError:
-        import resource
+        return peak_bytes()
 
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on macOS
+
+def peak_bytes() -> int:
+    """Return the largest resident set of this process so far, in bytes; 0 on Windows, which does not say."""
+    try:
+        import resource
+    except ImportError:
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
 
 
 def require_memory(

@@ -57,7 +57,9 @@ MODULES = [{"idx": 0, "name": "0", "path": "", "type": "zoo.models.sentence_tran
 def holds_other_modules(folder: Path) -> bool:
     """Return whether sentence-transformers loads something else from a folder than a model of ours."""
     path = folder / MODULES_FILE
-    return os.path.isfile(path) and read_json(path) != MODULES  # noqa: PTH113  (False for an impossible file name)
+    if not os.path.isfile(path) or (folder / "card.json").is_file():  # noqa: PTH113  (False for an impossible name)
+        return False
+    return read_json(path) != MODULES
 
 
 LARGEST_DIM = 65_536

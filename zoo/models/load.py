@@ -240,9 +240,10 @@ def load(
         UsageError: `unknown-name`, `device-unavailable` and others.
         MissingDependencyError: If the runtime is not installed.
     """
-    for name, value in (("runtime", runtime), ("precision", precision), ("device", device)):
-        if value is not None or name != "device":
-            check_text(name, value)
+    for name, value in (("runtime", runtime), ("precision", precision)):
+        check_text(name, value)
+    if device is not None:
+        check_text("device", device)
     if runtime not in RUNTIMES:
         raise unknown("runtime", runtime, RUNTIMES)
     folder = find_model(name_or_path, revision)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from zoo.errors import UsageError, unknown
 from zoo.files import write_bytes
 from zoo.models.names import find_model
 from zoo.models.registry import ModelLike
-from zoo.render import Table
+from zoo.render import Table, flatten_numbers
 from zoo.report.figures import check_matplotlib, curves, drawn_as
 from zoo.report.model import epoch_records
 
@@ -22,7 +21,7 @@ def draw_curves(models: Sequence[ModelLike], metric: str, out: Path) -> None:
 
     Args:
         models: Trained models, whose folders have a log.jsonl.
-        metric: The name of a number of a record, such as "loss", or of one in a group: "validation_recall_at_1".
+        metric: The name of a number of a record, such as "loss", or of one in a group: "terms own".
         out: The file; its suffix is one of `FORMATS`.
 
     Raises:
@@ -42,24 +41,13 @@ def draw_curves(models: Sequence[ModelLike], metric: str, out: Path) -> None:
 
 def _points(folder: Path, metric: str) -> list[tuple[float, float]]:
     records = list(epoch_records(folder))
-    values = [(record["epoch"], _numbers(record)) for record in records]
+    values = [(record["epoch"], flatten_numbers(record, " ")) for record in records]
     known = sorted({name for _, numbers in values for name in numbers})
     if not known:
         raise UsageError(f"{folder} has no log of its training.", code="not-available")
     if metric not in known:
         raise unknown("metric", metric, known)
     return [(epoch, numbers[metric]) for epoch, numbers in values if metric in numbers]
-
-
-def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers of an epoch's record; those of a group follow its name."""
-    numbers: dict[str, float] = {}
-    for name, value in record.items():
-        if isinstance(value, dict):
-            numbers |= {f"{name} {key}": number for key, number in _numbers(value).items()}
-        elif isinstance(value, int | float) and name != "epoch":
-            numbers[name] = value
-    return numbers
 
 
 def _table(series: Mapping[str, Sequence[tuple[float, float]]], metric: str) -> Table:

@@ -25,7 +25,6 @@ from training.health.indicators import (
     pair_separation,
     parameter_parts,
 )
-from training.logging import flatten_record
 from training.losses import LOSSES
 from training.losses.contrastive import ContrastiveLoss
 from training.losses.margin import MarginLoss
@@ -36,6 +35,7 @@ from training.miners.hard import BatchHardMiner
 from training.recipe import Objective, Optimizer, Schedule
 from training.recipes import RECIPES
 from training.trainer import Trainer, fit
+from zoo.render import flatten_numbers
 
 LABELS = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3])
 
@@ -263,4 +263,4 @@ def test_the_measured_steps_update_and_train_the_main_task() -> None:
 
 def test_trackers_get_the_indicators_as_numbers() -> None:
     record = {"epoch": 3, "loss": 1.0, "terms": {"a": 2.0}, "indicators": {"norm": {"x": 1.5}, "spread": None}}
-    assert flatten_record({**record, "findings": [{}]}) == {"loss": 1.0, "terms/a": 2.0, "indicators/norm/x": 1.5}
+    assert flatten_numbers({**record, "findings": [{}]}) == {"loss": 1.0, "terms/a": 2.0, "indicators/norm/x": 1.5}
