@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV ?= .venv
 EXTRAS ?= cpu,train,export,serve,bento,photos,dev
 SERVE ?= 1
+# Slow tests wait for servers and processes more than they compute.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(1 + os.cpu_count())')
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
@@ -50,7 +52,7 @@ tests: $(READY)
 	$(BIN)/python -m pytest --numprocesses logical --dist loadfile
 
 slow: $(READY)-slow ## run the other tests, about 25 minutes: servers, processes, pages' commands, long runs, Ray, a Bento
-	$(BIN)/python -m pytest -m 'slow and not proof' --numprocesses logical --dist loadfile --timeout 1200
+	$(BIN)/python -m pytest -m 'slow and not proof' --numprocesses $(WORKERS) --dist loadfile --timeout 1200
 
 docs: $(READY)-docs ## build the documentation in site/; a broken link is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

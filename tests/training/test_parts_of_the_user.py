@@ -84,6 +84,7 @@ def recipe_of(name: str) -> dict[str, object]:
     return recorded
 
 
+@pytest.mark.slow
 def test_objects_train_and_the_model_says_custom(short_zoo: Path) -> None:
     CountedLoss.calls = 0
     trained = zoo.train(
@@ -103,6 +104,7 @@ def test_objects_train_and_the_model_says_custom(short_zoo: Path) -> None:
     assert zoo.load(trained).card.sources == ()
 
 
+@pytest.mark.slow
 def test_a_place_names_a_loss_of_the_current_folder(short_zoo: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (short_zoo / "ownlosses.py").write_text(MODULE)
     settings = [f"{key}={value}" for key, value in SHORT.items()]
@@ -126,6 +128,7 @@ def test_wrong_places_and_objects_are_refused(short_zoo: Path) -> None:
         zoo.train("margin-conv4-glyphs", sampler=Pairs(np.array([0, 0, 1, 1]), 4))
 
 
+@pytest.mark.slow
 def test_losses_and_miners_of_another_library_train(short_zoo: Path) -> None:
     losses = pytest.importorskip("pytorch_metric_learning.losses")
     miners = pytest.importorskip("pytorch_metric_learning.miners")

@@ -118,6 +118,7 @@ def fresh_recipes():
     standard_recipe.cache_clear()
 
 
+@pytest.mark.slow
 def test_a_changed_default_makes_another_recipe_and_changes_no_recorded_one(home, monkeypatch, fresh_recipes):
     before = resolve(SMALLEST).digest
     monkeypatch.setitem(MarginLoss.__init__.__kwdefaults__, "count_tuples", True)

@@ -93,6 +93,7 @@ def test_a_tracker_gets_every_step(own_zoo: Path) -> None:
     assert epochs[0].value == pytest.approx(torch.tensor([event.value for event in losses[:3]]).mean().item())
 
 
+@pytest.mark.slow
 def test_folds_divide_the_classes() -> None:
     images = zoo.data.load_dataset("glyphs", "test")
     folds = zoo.data.class_folds(images, 4)
