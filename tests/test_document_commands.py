@@ -39,8 +39,8 @@ pytestmark = pytest.mark.slow
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = [page for page in PAGES if page.name != "report.md"]
 REASONS = {"hub", "data", "gpu", "hours", "package", "server", "registry"}
-"""Why a block cannot run here: it needs the Hub, a data set, a GPU, much time, a package of the reader, another server or
-a package registry."""
+"""Why a block cannot run here: it needs the Hub, a data set, a GPU, much time, a package of the reader, another server
+or a package registry."""
 
 BLOCK = re.compile(r"^( *)(?:<!-- not run: (.*?) -->\n\1)?```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 

@@ -485,6 +485,7 @@ def test_every_part_of_the_page_is_accessible(
         (tmp_path / "picked.png").write_bytes(toys.query(1))
         page.set_input_files("#file", tmp_path / "picked.png")
         page.get_by_role("button", name="Crop").click()
+        expect(page.locator("#found")).to_have_attribute("aria-busy", "false")  # results to be replaced are paler
         wrong["results and crop"] = complaints(page)
         page.route("**/search?*", lambda route: route.abort())
         page.locator(".card").first.click()
