@@ -144,7 +144,7 @@ class LiveIndex:
 
     def search(self, vectors: np.ndarray, k: int, exact: bool = False, selection: Filter = EVERYTHING) -> Neighbours:
         """Search among the items that a filter lets through; as `Index.search`."""
-        return self.current().search(vectors, k, exact, self._store.matching_ids(selection) if selection else None)
+        return self.current().search(vectors, k, exact, self._store.matching_contents(selection) if selection else None)
 
     def stats(self) -> IndexStats:
         index, facts = self.current(), self._facts

@@ -192,7 +192,8 @@ def test_items_are_read(gallery: VectorGallery) -> None:
     assert store.item_of_content(f"{9:064x}") == store.item(ids[9])
     assert store.item_of_content("f" * 64) is None
     assert store.ids_by_content() == {f"{n:064x}": number for n, number in enumerate(ids)}
-    assert store.sources_by_content() == {f"{n:064x}": f"{n}.png" for n in range(25)}
+    places = {place.id: (place.source, place.content_sha256) for place in store.places()}
+    assert places == {number: (f"{n}.png", f"{n:064x}") for n, number in enumerate(ids)}
     assert store.labels() == {number: f"label {n % 5}" for n, number in enumerate(ids)}
     assert (store.stats().items, store.stats().labels) == (25, 5)
     rows_of = {item.id: (vector, picture) for item, vector, picture in store.rows()}
