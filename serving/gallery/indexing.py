@@ -288,8 +288,9 @@ class IndexingRun:
                 continue
             self._note_copy(file, content)
             known = [item for item in map(self._item, places) if item is not None]
+            self.report.already_there += len(places) - len(known)  # another process has removed them, and meant it
             try:
-                if known:
+                if places:
                     updates += [(file, update) for item in known if (update := self._change(read, item, images))]
                 else:
                     new.append(self._new_item(read, images))

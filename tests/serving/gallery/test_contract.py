@@ -247,10 +247,14 @@ def test_a_key_names_one_image(gallery: VectorGallery) -> None:
     (first,) = gallery.add([keyed(1, "k1")]).ids
     assert store.item(first).key == "k1"
     assert gallery.add([keyed(1, "k1"), keyed(1, None)]).ids == [first, first]
-    for items in ([keyed(2, "k1")], [keyed(1, "k2")], [keyed(3, "k3"), keyed(4, "k3")]):
+    for items in ([keyed(2, "k1")], [keyed(3, "k3"), keyed(4, "k3")]):
         with raises(ItemConflictError):
             gallery.add(items)
     assert store.count() == 1
+    (other,) = gallery.add([keyed(1, "k2")]).ids
+    assert (store.item(other).content_sha256, store.count()) == (store.item(first).content_sha256, 2), (
+        "one image, two keys"
+    )
     (second,) = gallery.add([keyed(2, None)]).ids
     assert store.item(second).key is None
     assert gallery.add([keyed(2, 'it\'s "k2"')]).ids == [second]
