@@ -153,8 +153,8 @@ class SearchParameters(FilterParameters):
     )
     group_by: Text = Field(
         None,
-        description="label, or a key of the metadata: of the items with one value only the nearest is a result; an image "
-        "without a value is a result of its own",
+        description="label, or a key of the metadata: of the items with one value only the nearest is a result; an "
+        "image without a value is a result of its own",
     )
 
 
@@ -282,8 +282,8 @@ class SearchHit(Hit):
 
 @dataclass(frozen=True, kw_only=True)
 class ItemInfo(Item):
-    """Item of the gallery. added_at: UTC, ISO 8601; change: number of the change that gave it its image; key: the client's name
-    of it; thumbnail: path at the service.
+    """Item of the gallery. added_at: UTC, ISO 8601; change: number of the change that gave it its image; key: the
+    client's name of it; thumbnail: path at the service.
     """
 
     thumbnail: str

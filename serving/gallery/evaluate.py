@@ -247,7 +247,7 @@ def _in_order_of_items(dataset: Dataset, gallery: VectorGallery) -> Dataset | No
     None unless its images are the gallery's items, by SHA-256, and all items are labelled.
     """
     labels, ids = gallery.store.content_labels(), gallery.store.ids_by_content()
-    if len(dataset) != len(ids) or None in labels.values():
+    if not len(dataset) == len(ids) == len(labels) or None in labels.values():
         return None
     images = {image_sha256(image): image for image in dataset.images}
     if images.keys() != ids.keys():

@@ -65,6 +65,9 @@ MAX_NOTES, COMPARED_NAMES, MAX_NAME = 3, 2000, 80
 SEARCHES = 5
 """Times that a search is repeated while other processes remove or replace what it finds."""
 
+EQUAL = 1e-6
+"""Difference of similarities below which two rows of an index may be of one image."""
+
 TUNING_ITEMS = 100_000
 """With more items, an approximate index is worth building."""
 
@@ -279,21 +282,24 @@ class VectorGallery:
         Raises:
             UsageError: If k or the vectors are not valid (code "invalid-value").
         """
-        excluded = set(exclude_ids) if k > 0 else set()
-        asked, attempts = k + len(excluded), 0
+        check_at_least("k", k, 1)
+        excluded = set(exclude_ids)
+        asked, attempts = k + len(excluded) + self.index.repeats, 0
         while True:
             similarities, ids = self.neighbours(vectors, asked, exact, selection)
             contents = sorted(set(ids.ravel().tolist()) - {NO_ROW})
             items = self.store.items_of(contents, selection, sorted(excluded))
-            hits = [rank_hits(*row, items)[:k] for row in zip(similarities, ids, strict=True)]
-            left = ids.shape[1] >= asked and bool((ids[:, asked - 1] != NO_ROW).any())
-            if left and any(len(row) < k for row in hits):  # where each item of an image has a vector of its own
-                asked *= 2
+            hits = [rank_hits(*row, items) for row in zip(similarities, ids, strict=True)]
+            if ids.shape[1] >= asked and any(
+                last != NO_ROW and (len(row) < k or (self.index.repeats and row[k - 1].similarity - least < EQUAL))
+                for row, last, least in zip(hits, ids[:, -1].tolist(), similarities[:, -1].tolist(), strict=True)
+            ):
+                asked *= 2  # more items of one image may come than were asked for
                 continue
             attempts += 1
             # Images that are missing were replaced since, and their items are found by the new ones.
             if len(items) == len(contents) or attempts == SEARCHES:
-                return hits
+                return [row[:k] for row in hits]
 
     def neighbours(
         self, vectors: np.ndarray, k: int, exact: bool = False, selection: Filter = EVERYTHING

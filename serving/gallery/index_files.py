@@ -116,7 +116,13 @@ class TuningPlan:
 
 
 class LiveIndex:
-    """The index of an open gallery in one process. It catches up with the store before each search."""
+    """The index of an open gallery in one process. It catches up with the store before each search.
+
+    Attributes:
+        repeats: 0, since an image has one row, however many items show it.
+    """
+
+    repeats = 0
 
     def __init__(self, folder: Path, store: Store, device: str = "cpu") -> None:
         """Open the current generation and read later changes.

@@ -425,10 +425,10 @@ def index_folder(
     """Add all images of a folder or table to a gallery, which is created if it does not exist.
 
     An item is an image at a place: a file with other bytes is the same item with a new image, and a file elsewhere is
-    another item, unless it has the bytes of one whose file is gone. Each batch is stored when it is embedded. Unreadable
-    images are left out and reported. An item that is already there keeps a label that was given to it by hand. A
-    folder's name replaces the label of an image that moved and had its former folder's name; a label from a file always
-    does, unless it is empty.
+    another item, unless it has the bytes of one whose file is gone. Each batch is stored when it is embedded.
+    Unreadable images are left out and reported. An item that is already there keeps a label that was given to it by
+    hand. A folder's name replaces the label of an image that moved and had its former folder's name; a label from a
+    file always does, unless it is empty.
 
     Args:
         embedder: The model.

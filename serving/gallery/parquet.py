@@ -106,8 +106,8 @@ def export_gallery(path: str | Path, out: Path) -> int:
 def import_gallery(source: Path, out: str | Path) -> ImportedItems:
     """Add an export's items to a gallery, which is created if it does not exist.
 
-    Items get new ids, in the old order; those whose places the gallery has are skipped. The calibration is taken over if
-    the gallery then has just these items and no later one.
+    Items get new ids, in the old order; those whose places the gallery has are skipped. The calibration is taken over
+    if the gallery then has just these items and no later one.
 
     Raises:
         GalleryError: The export is incomplete or damaged.

@@ -69,8 +69,8 @@ class SearchOptions:
         min_p: Least p_same of a result (`Hit`); needs the gallery's calibration.
         selection: Labels and metadata that results must have.
         crop: Part of the query image: left, top, right, bottom as fractions of its sides.
-        group_by: "label" or a key of the metadata: of the items with one value only the nearest is a result. An item without
-            a value is a group of its own.
+        group_by: "label" or a key of the metadata: of the items with one value only the nearest is a result. An image
+            without a value is a group of its own.
         rerank: A name of `zoo.evaluation.rerank.order.METHODS`. It looks at `CANDIDATES` items or more on any page,
             as cuts remove some.
     """
@@ -189,7 +189,7 @@ class Searcher:
     def _grouped_hits(
         self, query: SearchQuery, vector: np.ndarray, options: SearchOptions, end: int, with_background: bool
     ) -> tuple[list[Hit], Background | None]:
-        """Return the first `end` hits or more as `_ranked_hits` does, the nearest of each group if groups are wanted."""
+        """Return the first `end` hits or more as `_ranked_hits` does; with `group_by` the nearest of each group."""
         depth = end if options.rerank == NONE else max(end, CANDIDATES)
         while True:
             hits, base = self._ranked_hits(query, vector, options, depth, with_background)
@@ -201,7 +201,7 @@ class Searcher:
             depth *= 4
 
     def _nearest_of_groups(self, hits: Sequence[Hit], options: SearchOptions) -> list[Hit]:
-        """Return the first hit of each value that the items of the hits have; an image without is a group of its own."""
+        """Return the first hit of each value that items of the hits have; an image without one is its own group."""
         shown = {hit.id: [hit.id, *(other.id for other in hit.also)] for hit in hits}
         items = self.gallery.store.items_by_id([item for ids in shown.values() for item in ids])
         seen: set[str] = set()

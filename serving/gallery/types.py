@@ -194,8 +194,8 @@ class ItemUpdate:
     source: str
     label: str | None
     metadata: Mapping[str, Any] | Unchanged = UNCHANGED
-    folder: str | None | Unchanged = UNCHANGED
-    key: str | None | Unchanged = UNCHANGED
+    folder: str | Unchanged | None = UNCHANGED
+    key: str | Unchanged | None = UNCHANGED
     image: NewItem | None = None
 
 
@@ -213,8 +213,8 @@ class PutResult:
 
     Attributes:
         id: The item, which stays the same whatever image it gets.
-        status: "created" (the key is new), "replaced" (it has another image now), "updated" (the same image with another
-            source, label or metadata, or an image without a place that got the key) or "unchanged".
+        status: "created" (the key is new), "replaced" (it has another image now), "updated" (the same image with
+            another source, label or metadata, or an image without a place that got the key) or "unchanged".
     """
 
     id: int

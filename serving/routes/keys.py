@@ -41,8 +41,8 @@ async def keyed_item(collection: CollectionDep, key: ItemKeyDep) -> ItemInfo:
 async def put_item(request: Request, collection: CollectionDep, cpu_queue: CpuQueueDep, key: ItemKeyDep) -> Any:
     """Create or replace image, label and metadata of a key, and nothing if they are the same; needs a write key.
 
-    The item keeps its id; the next search finds it by the embedding of its new image. Several keys may have one image. A
-    label or metadata that are not sent are removed; PATCH keeps them.
+    The item keeps its id; the next search finds it by the embedding of its new image. Several keys may have one image.
+    A label or metadata that are not sent are removed; PATCH keeps them.
     """
     with stage("read"):
         described, files = await read_images(request, ItemDescription)

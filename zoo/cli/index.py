@@ -64,8 +64,8 @@ NAMED = 5
   zoo index photos --vectors rows.npy --table rows.csv --out keyed/           embeddings from zoo embed, by key
   zoo index photos pictures/ --out gallery/ --labels shop.csv --delimiter ";" --column sku=text
 
-An item is an image at a place: a changed file is the same item with a new image, and keeps its label, metadata and key.
-Images that cannot be read are left out and listed: the exit status is 0, with --strict 1. It is 1 if a key is refused.""",
+An item is an image at a place: a changed file is the same item with a new image, and keeps label, metadata and key.
+Images that cannot be read are left out and listed: the exit status is 0, with --strict 1; if a key is refused it is 1.""",
 )
 def index(
     model: Model,
