@@ -165,8 +165,11 @@ def report_duplicates(
 
 
 def _different_files(items: Sequence[Item]) -> list[Item]:
-    """Return items of one image without those at the source of an earlier one, as products that share a picture."""
-    return list({item.source: item for item in reversed(items)}.values())[::-1]
+    """Return items of one image by id, without those at the source of an earlier one: products may share a picture."""
+    by_source: dict[str, Item] = {}
+    for item in sorted(items, key=lambda item: item.id):
+        by_source.setdefault(item.source, item)
+    return list(by_source.values())
 
 
 def _reported(

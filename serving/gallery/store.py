@@ -155,7 +155,7 @@ class Store:
         return AddResult([item_id for item_id, _ in results], sum(new for _, new in results))
 
     def put(self, items: Sequence[NewItem]) -> list[PutResult]:
-        """Create the items with these keys, or give them these images and descriptions, in order and one transaction."""
+        """Create the items with these keys, or give them these images and descriptions, in order; one transaction."""
         rows = [NewRow.of(item, self.dim) for item in items]
         with self._numbered_change(check_model=True) as change:
             return [put_item(self.database.db, row, change) for row in rows]
@@ -387,8 +387,9 @@ class Store:
         """
         condition, values = selection.sql()
         ranked = (
-            "SELECT *, row_number() OVER (PARTITION BY content ORDER BY key IS NULL, label IS NULL, metadata = '{}', id) "
-            f"AS rank FROM items WHERE content IN {LISTED} AND id NOT IN {LISTED} AND {condition}"
+            "SELECT *, row_number() OVER (PARTITION BY content "
+            "ORDER BY key IS NULL, label IS NULL, metadata = '{}', id) AS rank "
+            f"FROM items WHERE content IN {LISTED} AND id NOT IN {LISTED} AND {condition}"
         )
         wanted, excluded = json.dumps(list(contents)), json.dumps(list(exclude))
         with self.database.snapshot():

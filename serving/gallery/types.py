@@ -153,8 +153,9 @@ class NewItem:
 
 @dataclass(frozen=True)
 class Item:
-    """An item without its embedding and thumbnail; fields as of `NewItem`. change: the number of the change that gave it
-    its image.
+    """An item without its embedding and thumbnail; fields as of `NewItem`.
+
+    change: the number of the change that gave it its image.
     """
 
     id: int

@@ -65,7 +65,7 @@ NAMED = 5
   zoo index photos pictures/ --out gallery/ --labels shop.csv --delimiter ";" --column sku=text
 
 An item is an image at a place: a changed file is the same item with a new image, and keeps label, metadata and key.
-Images that cannot be read are left out and listed: the exit status is 0, with --strict 1; if a key is refused it is 1.""",
+Images that cannot be read are left out and listed: the exit status is 0, with --strict 1. A refused key makes it 1.""",
 )
 def index(
     model: Model,
