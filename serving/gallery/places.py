@@ -63,10 +63,8 @@ def add_item(db: sqlite3.Connection, row: NewRow, change: int) -> tuple[int, boo
         if owner.content_sha256 != item.content_sha256:
             raise key_taken(item.key, owner.id)
         return owner.id, False
-    if item.key is None and item.folder is not None:
-        there = find_item(db, "source = ? AND folder = ? AND key IS NULL", item.source, item.folder)
-        if there is not None:
-            return there.id, False
+    if item.key is None and (there := _at_file(db, item)):
+        return there.id, False
     has_place = item.key is not None or item.folder is not None
     known = find_item(db, _FREE if has_place else _OF_IMAGE, item.content_sha256)
     if known is None:
@@ -82,7 +80,7 @@ def put_item(db: sqlite3.Connection, row: NewRow, change: int) -> PutResult:
     """Create the item with a key, or give it another image and another description."""
     item, (source, label, metadata, *_) = row.item, row.columns
     owner = find_item(db, "key = ?", check_key(item.key or ""))
-    known = owner or find_item(db, _FREE, item.content_sha256)
+    known = owner or _at_file(db, item) or find_item(db, _FREE, item.content_sha256)
     if known is None:
         return PutResult(_insert(db, row, change), "created")
     _forget_removed(db, item.key, source, item.folder)
@@ -155,6 +153,13 @@ def find_item(db: sqlite3.Connection, condition: str, *values: object) -> Item |
     """Return the first item that meets a condition."""
     row = db.execute(f"SELECT {ITEM_COLUMNS} FROM items WHERE {condition} ORDER BY id LIMIT 1", values).fetchone()
     return item_from_row(row) if row else None
+
+
+def _at_file(db: sqlite3.Connection, item: NewItem) -> Item | None:
+    """Return the item without a key at the file of a new item."""
+    if item.folder is None:
+        return None
+    return find_item(db, "source = ? AND folder = ? AND key IS NULL", item.source, item.folder)
 
 
 def _insert(db: sqlite3.Connection, row: NewRow, change: int) -> int:

@@ -362,7 +362,8 @@ def _report_lines(report: IndexingReport, pruning: bool) -> Iterator[str]:
     yield from _key_lines(report)
     if report.stay_out:
         names = ", ".join(report.stay_out[:NAMED]) + (", ..." if len(report.stay_out) > NAMED else "")
-        yield f"{len(report.stay_out):,} were removed from the gallery and stay out ({names}); --readd adds such again"
+        images = count(len(report.stay_out), "image")
+        yield f"{images} left out, because somebody removed the item ({names}); --readd adds such again"
     if report.moved:
         yield f"{report.moved:,} have moved, or are described otherwise now: they were updated"
     if report.kept:
@@ -590,7 +591,7 @@ def _print_results(query: _Query, results: Sequence[Hit]) -> None:
     if all(hit.key is None for hit in results):
         del columns["key"]
     print_table(Table(list(columns), list(zip(*columns.values(), strict=True)), numbers=("similarity", "p_same", "id")))
-    show(*(f"{hit.source} is also at {_places(hit)}" for hit in results if hit.also))
+    show(*(f"{hit.source}: also {_places(hit)}" for hit in results if hit.also))
     if len(results) < query.k:
         condition = " of these labels and metadata" if query.labels or query.where else ""
         condition += " with another value" if query.group_by else ""
@@ -601,8 +602,9 @@ def _places(hit: Hit) -> str:
     """Return where the image of a hit is besides, with keys and labels."""
     texts = []
     for other in hit.also[:NAMED]:
-        known = [text for text in (other.key and f"key {other.key}", other.label) if text]
-        texts.append(f"{other.source} ({', '.join(known)})" if known else other.source)
+        place = "" if other.source == hit.source else f"at {other.source}"
+        name = " ".join(filter(None, [place, other.key and f"with the key {other.key}"])) or f"as item {other.id}"
+        texts.append(f"{name} ({other.label})" if other.label else name)
     return ", ".join(texts) + (f" and {len(hit.also) - NAMED:,} more" if len(hit.also) > NAMED else "")
 
 

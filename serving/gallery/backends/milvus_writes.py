@@ -40,7 +40,7 @@ class Writes:
         self._connection, self._collection = connection, collection
         ids = [number for item in items for number in ids_of(item)]
         rows = connection.by_ids(collection, ids, FIELDS, strong=True)
-        files = [item.source for item in items if item.key is None and item.folder is not None]
+        files = [item.source for item in items if item.folder is not None]
         for field, values in (
             ("key", [item.key for item in items if item.key is not None]),
             ("content_sha256", [item.content_sha256 for item in items]),
@@ -59,7 +59,7 @@ class Writes:
                 raise key_taken(item.key, owner["id"])
             return int(owner["id"])
         folder, has_place = folder_text(item.folder), item.key is not None or item.folder is not None
-        if item.key is None and item.folder is not None and (there := self._by_file.get((item.source, folder))):
+        if item.key is None and (there := self._at_file(item)):
             return int(there["id"])
         known = self._first(content, free=has_place)
         if known is None:
@@ -72,7 +72,7 @@ class Writes:
     def put(self, item: NewItem, text: tuple[Any, ...]) -> PutResult:
         """Put an item, as `serving.gallery.places.put_item`."""
         owner = self._by_key.get(str(item.key))
-        known = owner or self._first(item.content_sha256, free=True)
+        known = owner or self._at_file(item) or self._first(item.content_sha256, free=True)
         if known is None:
             return PutResult(self._new(item, text), "created")
         is_new_image = known["content_sha256"] != item.content_sha256
@@ -85,6 +85,10 @@ class Writes:
         image = {**image_fields(item), "change": moment()} if is_new_image else {}
         self._change(known, {**described, "key": item.key, **image})
         return PutResult(known["id"], "replaced" if is_new_image else "updated")
+
+    def _at_file(self, item: NewItem) -> Row | None:
+        """Return the item without a key at the file of a new item."""
+        return None if item.folder is None else self._by_file.get((item.source, folder_text(item.folder)))
 
     def _first(self, content: str, free: bool) -> Row | None:
         """Return the first item with an image; free: without a place."""

@@ -236,6 +236,7 @@ def test_only_files_inside_the_folders_are_moved(images: Path, tmp_path: Path, c
     renamed(kept, copy["item"], str(outside / "small.png"))
     with raises(UsageError, "not-confirmed", "/"):
         run_here("duplicates", kept, "--move-to", target)
+    shutil.copy(images / "a.png", images / "sub" / "again.png")
     report = told(capsys, images, "--gallery", kept, "--move-to", target)
     assert [old for old, _ in report["moved"]["moved"]] == [str(images / "sub" / "again.png")], "DIR is what counts"
     assert (outside / "small.png").is_file()

@@ -44,8 +44,8 @@ def test_add_list_search_and_remove(path: Path, files: list[Path], capsys: Captu
     said("gallery add", path, files[2], "--key", "b")
     said("gallery add", path, files[2], "--key", "a/0")
     said_search = said("search", path, files[2], "-k", 1)
-    assert "is also at" in said_search
-    assert {"a/0", "b"} <= set(said_search.replace("(key ", " ").replace(")", " ").split())
+    assert "also with the key b" in said_search
+    assert "a/0" in said_search
     assert "2 removed, 1 not there" in said(
         "gallery remove", path, *("--key", "a/0", "--key", "b", "--key", "c"), status=2
     )
