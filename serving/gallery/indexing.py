@@ -280,11 +280,8 @@ class IndexingRun:
             file, content = read.file, read.content_sha256
             if not self._is_only_one(file):
                 continue
-            places = self._items.at_place(file, content)
-            if not places and self._stays_out(self._removed.at_place(file, content), read):
-                continue
-            places = places or self._items.moved(file, content)
-            if not places and self._stays_out(self._removed.moved(file, content), read):
+            places = self._items.at_place(file, content) or self._items.moved(file, content)
+            if not places and self._stays_out(read):
                 continue
             self._note_copy(file, content)
             known = [item for item in map(self._item, places) if item is not None]
@@ -318,14 +315,16 @@ class IndexingRun:
         self.report.unreadable.append((file.source, f"{first.path.name!a} has the same name in the gallery"))
         return False
 
-    def _stays_out(self, removed: Sequence[Place], read: ReadFile) -> bool:
+    def _stays_out(self, read: ReadFile) -> bool:
         """Return whether the item of a file was removed, and note where the file is now."""
+        file, content = read.file, read.content_sha256
+        removed = self._removed.at_place(file, content) or self._removed.moved(file, content)
         for place in removed:
-            now = replace(place, source=read.file.source, folder=read.file.folder, content_sha256=read.content_sha256)
+            now = replace(place, source=file.source, folder=file.folder, content_sha256=content)
             if now != place:
                 self._followed.append(now)
         if removed:
-            self.report.stay_out.append(read.file.source)
+            self.report.stay_out.append(file.source)
         return bool(removed)
 
     def _note_copy(self, file: ImageFile, content: str) -> None:

@@ -114,6 +114,8 @@ def update_item(db: sqlite3.Connection, update: ItemUpdate, image: NewRow | None
         change_key(db, item.id, update.key)
     columns = ", ".join(f"{column} = ?" for column in values)
     db.execute(f"UPDATE items SET {columns} WHERE id = ?", (*values.values(), item.id))
+    key = item.key if isinstance(update.key, Unchanged) else update.key
+    _forget_removed(db, key, update.source, values.get("folder"))
     if image is not None and image.item.content_sha256 != item.content_sha256:
         _show(db, item.id, image, change)
 
