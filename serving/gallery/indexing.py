@@ -267,7 +267,7 @@ class IndexingRun:
         return content_sha256 in self._contents
 
     def leave_out(self, file: ImageFile, reason: str) -> None:
-        """Report a file that cannot be read; its items stay as they are."""
+        """Report a file that cannot be read; its items stay unchanged."""
         self.report.unreadable.append((file.source, reason))
         self._items.at_place(file)
 

@@ -216,8 +216,8 @@ class Searcher:
                     continue
                 seen.add(name)
                 also = tuple(OtherItem(one.id, one.source, one.label, one.key) for one in present if one is not item)
-                named = {"id": item.id, "label": item.label, "source": item.source, "key": item.key}
-                groups.append(replace(hit, **named, also=also, group=values[item.id]))
+                group = replace(hit, id=item.id, label=item.label, source=item.source, key=item.key)
+                groups.append(replace(group, also=also, group=values[item.id]))
         return groups
 
     def _ranked_hits(

@@ -163,9 +163,9 @@ class Store:
     def update(self, updates: Sequence[ItemUpdate]) -> dict[int, ItemConflictError]:
         """Give items other places, descriptions and images in one transaction.
 
-        Return the errors of those whose new key is another item's, by id; they stay as they are.
+        Return the errors of those whose new key is another item's, by id; these stay unchanged.
         """
-        images = [update.image and NewRow.of(update.image, self.dim) for update in updates]
+        images = [None if update.image is None else NewRow.of(update.image, self.dim) for update in updates]
         refused: dict[int, ItemConflictError] = {}
         with self._numbered_change(check_model=any(images)) as change:
             for update, image in zip(updates, images, strict=True):

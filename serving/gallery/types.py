@@ -189,7 +189,7 @@ _SHA256 = re.compile("[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class ItemUpdate:
-    """A new source and label of an item, and whatever else is not `UNCHANGED`. image: its new image and embedding."""
+    """A new source and label of an item, and other values that are not `UNCHANGED`. image: new image and embedding."""
 
     item: int
     source: str
@@ -213,7 +213,7 @@ class PutResult:
     """Outcome of one item that was put under its key.
 
     Attributes:
-        id: The item, which stays the same whatever image it gets.
+        id: The item, which stays the same under all images.
         status: "created" (the key is new), "replaced" (it has another image now), "updated" (the same image with
             another source, label or metadata, or an image without a place that got the key) or "unchanged".
     """
@@ -395,7 +395,7 @@ def rank_hits(similarities: np.ndarray, ids: np.ndarray, items: Mapping[int, Seq
 
 
 def folder_uri(folder: Path) -> str:
-    """Return how a gallery keeps the path of a folder: a text, whatever bytes its name has."""
+    """Return the path of a folder as a gallery keeps it: a text for names of any bytes."""
     return folder.expanduser().resolve().as_uri()
 
 

@@ -536,9 +536,16 @@ def _search_folder(query: _Query, gallery: str, model: str | None, runtime: str,
 
     where = metadata_filter(query.where)
     item = query.item if query.key is None else query.key
-    options = {"k": query.k, "label": query.labels, "where": where, "group_by": query.group_by}
     with Gallery(gallery, model, runtime, precision) as opened:
-        return opened.search(query.image, item=item, text=query.text, **options)
+        return opened.search(
+            query.image,
+            item=item,
+            text=query.text,
+            k=query.k,
+            label=query.labels,
+            where=where,
+            group_by=query.group_by,
+        )
 
 
 def _search_service(query: _Query, url: str, collection: str | None, key_file: Path | None) -> Sequence[Hit]:
@@ -554,8 +561,15 @@ def _search_service(query: _Query, url: str, collection: str | None, key_file: P
     with client:
         try:
             item = query.item if query.key is None else query.key
-            options = {"k": query.k, "label": query.labels, "where": where, "group_by": query.group_by}
-            return client.search(query.image, item=item, text=query.text, **options)
+            return client.search(
+                query.image,
+                item=item,
+                text=query.text,
+                k=query.k,
+                label=query.labels,
+                where=where,
+                group_by=query.group_by,
+            )
         except ServiceError as error:
             if error.code == "name_a_collection":
                 names = ", ".join(info.name for info in client.collections() if info.name) or "none that this key reads"

@@ -33,10 +33,10 @@ class Column:
     Attributes:
         name: Its header, the key of the metadata.
         kind: Kind of its values.
-        misfits: Line and text of each cell of a number or boolean column that is none; it stays a text.
+        misfits: Line and text of each cell that is not of this kind; it stays a text.
         missing: Number of cells "NaN" of a number column, which count as empty.
         cells: Number of cells that are not empty.
-        numbers: Number of cells of a text column that are numbers, if they are so many that it might be one of numbers.
+        numbers: Number of cells of a text column that are numbers, where it might be a column of numbers.
     """
 
     name: str
@@ -105,7 +105,7 @@ def _number(text: str) -> int | float | None:
 
 
 def _of_one_type(numbers: Mapping[int, int | float]) -> dict[int, Any]:
-    """Return numbers as they are if all are whole, otherwise all as floats."""
+    """Return numbers unchanged if all are whole, otherwise all as floats."""
     if all(isinstance(number, int) for number in numbers.values()):
         return dict(numbers)
     return {line: number if abs(number) > _EXACT else float(number) for line, number in numbers.items()}

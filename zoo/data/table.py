@@ -309,7 +309,7 @@ def _check_image_rows(path: Path, rows: list[tuple[int, dict[str, str]]], labell
 
 @dataclass(frozen=True)
 class TableFormat:
-    """How the cells of a table are written, where its suffix does not tell.
+    """Form of the cells of a table, where its suffix does not tell.
 
     Attributes:
         delimiter: What separates them; None: a comma, or a tab in a .tsv.

@@ -53,7 +53,7 @@ def folder_label(path: str) -> str | None:
 
 @dataclass
 class Known:
-    """What the model knows of an item."""
+    """Place, image, label and metadata of an item."""
 
     path: str
     content: int
@@ -275,7 +275,7 @@ FILES = st.dictionaries(st.sampled_from(PATHS[:4]), CONTENT, min_size=1)
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.lists(st.tuples(FILES, ROWS, st.booleans()), min_size=1, max_size=4))
 def test_products_of_a_table_keep_their_keys(model: Embedder, nights: list[tuple]) -> None:
-    """Every row whose file is there is an item of its own, whatever the files and the other rows do."""
+    """Every row whose file is there is an item of its own, for all changes of files and of other rows."""
     with tempfile.TemporaryDirectory() as root:
         folder, table, gallery = Path(root) / "shop", Path(root) / "shop.csv", Path(root) / "gallery"
         expected: dict[str, tuple[str, str, int, str]] = {}
