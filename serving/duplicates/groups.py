@@ -15,7 +15,6 @@ from PIL import Image
 
 from serving.duplicates.pictures import Measures, Pair, PictureTable
 from serving.duplicates.rule import Evidence
-from serving.gallery.gallery import VectorGallery
 from serving.gallery.originals import Originals
 from serving.gallery.types import Item
 from zoo.console import Progress
@@ -86,13 +85,12 @@ def detail_of(measures: Measures) -> float:
 
 
 def measure(
-    table: PictureTable, shown: Mapping[int, Sequence[Item]], gallery: VectorGallery, progress: bool = False
+    table: PictureTable, shown: Mapping[int, Sequence[Item]], originals: Originals, progress: bool = False
 ) -> dict[int, Measures]:
     """Return the measures of images, each with the items that show it, and keep those that are new.
 
     The sharpness is that of the image file, or of the thumbnail where the file is not found.
     """
-    originals = Originals.of(gallery)
     known = table.measures(list(shown))
     new: dict[int, Measures] = {}
     with Progress("sharpness", len(shown), progress) as bar:

@@ -16,6 +16,7 @@ from serving.duplicates.lookup import SAME_IMAGE
 from serving.duplicates.pictures import Measures, PictureTable
 from serving.duplicates.rule import Evidence
 from serving.gallery.gallery import VectorGallery
+from serving.gallery.originals import Originals
 from serving.gallery.types import Item
 from zoo.console import count
 from zoo.errors import ImageError
@@ -153,7 +154,10 @@ def report_duplicates(
     }
     alone = [content for content in shared if len(shown.get(content, ())) > 1]
     measures = measure(
-        table, {content: shown[content] for content in sorted({*paired, *alone} & shown.keys())}, gallery, progress
+        table,
+        {content: shown[content] for content in sorted({*paired, *alone} & shown.keys())},
+        Originals.of(gallery),
+        progress,
     )
     pairs = [pair for pair in pairs if pair.first in shown and pair.second in shown]
     groups = group(pairs, {content: rank_of(one) for content, one in measures.items()})

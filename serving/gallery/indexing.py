@@ -19,9 +19,9 @@ from serving.gallery.originals import indexed_folders, read_image, remember_file
 from serving.gallery.types import (
     UNCHANGED,
     Item,
+    ItemPlace,
     ItemUpdate,
     NewItem,
-    Place,
     PutResult,
     Thumbnail,
     Unchanged,
@@ -256,15 +256,16 @@ class IndexingRun:
         places = gallery.store.places()
         self._items = Matcher(places, files)
         self._removed = Matcher([] if readd else gallery.store.removed_places(), files)
-        self._followed: list[Place] = []
-        self._contents = {place.content_sha256 for place in places}
+        self._followed: list[ItemPlace] = []
+        self._replaced: list[tuple[str, str]] = []
+        self._shown = Counter(place.content_sha256 for place in places)
         self._first: dict[str, ImageFile] = {}
         self._sources: dict[str, ImageFile] = {}
         self.differing: list[tuple[ImageFile, Item]] = []
 
     def has(self, content_sha256: str) -> bool:
         """Return whether the gallery has an image, so that it need not be embedded."""
-        return content_sha256 in self._contents
+        return self._shown[content_sha256] > 0
 
     def leave_out(self, file: ImageFile, reason: str) -> None:
         """Report a file that cannot be read; its items stay unchanged."""
@@ -294,7 +295,11 @@ class IndexingRun:
             except ItemNotFoundError:
                 self.leave_out(file, "its image was removed from the gallery meanwhile; run again")
         self._write(new, updates)
-        self._contents.update(read.content_sha256 for read in files)
+        self._shown.update(item.content_sha256 for item in new)
+        for before, now in self._replaced:
+            self._shown[before] -= 1
+            self._shown[now] += 1
+        self._replaced.clear()
 
     def _write(self, new: Sequence[NewItem], updates: Sequence[tuple[ImageFile, ItemUpdate]]) -> None:
         if new:
@@ -332,7 +337,7 @@ class IndexingRun:
         if first.place != file.place:
             self.report.copies.append((file.source, first.source))
 
-    def _item(self, place: Place) -> Item | None:
+    def _item(self, place: ItemPlace) -> Item | None:
         try:
             return self.gallery.store.item(place.id)
         except ItemNotFoundError:  # removed by another process
@@ -353,6 +358,8 @@ class IndexingRun:
             return None
         self.report.moved += not is_new_image and not (is_described and key is UNCHANGED)
         image = self._new_item(read, images) if is_new_image else None
+        if image is not None:
+            self._replaced.append((item.content_sha256, read.content_sha256))
         return ItemUpdate(item.id, file.source, label, metadata, file.folder, key, image)
 
     def _label(self, file: ImageFile, item: Item) -> str | None:
@@ -389,7 +396,7 @@ class IndexingRun:
             self.gallery.store.move_removed(self._followed)
         self.report.not_in_folder = [place.source for place in self._absent()]
 
-    def _absent(self) -> list[Place]:
+    def _absent(self) -> list[ItemPlace]:
         """Return the places of items that are not among the files; an image that a client added may be one of them."""
         return [
             place
@@ -569,17 +576,39 @@ def _read_file(file: ImageFile) -> tuple[bytes, str]:
 
 def _embedded(run: IndexingRun, embedder: Embedder, batch: Sequence[_DecodedFile]) -> list[ReadFile]:
     """Return the files with the embeddings of those images that the gallery does not have, each embedded once."""
-    pixels = {
-        image.content_sha256: image.pixels
-        for image in batch
-        if image.pixels is not None and not run.has(image.content_sha256)
+    files, new = [], dict[str, _DecodedFile]()
+    for image in batch:
+        content = image.content_sha256
+        if run.has(content) or content in new or (image := _with_pixels(run, embedder, image)).pixels is not None:
+            files.append(image)
+            new |= {} if run.has(content) else {content: new.get(content, image)}
+    vectors = embedder.embed_pixels(np.stack([image.pixels for image in new.values()])) if new else ()
+    embedded = {
+        content: ReadFile(image.file, content, vector, image.thumbnail)
+        for (content, image), vector in zip(new.items(), vectors, strict=True)
     }
-    vectors = embedder.embed_pixels(np.stack(list(pixels.values()))) if pixels else ()
-    by_content = dict(zip(pixels, vectors, strict=True))
     return [
-        ReadFile(image.file, image.content_sha256, by_content.get(image.content_sha256), image.thumbnail)
-        for image in batch
+        replace(embedded.get(image.content_sha256, ReadFile(image.file, image.content_sha256)), file=image.file)
+        for image in files
     ]
+
+
+def _with_pixels(run: IndexingRun, embedder: Embedder, image: _DecodedFile) -> _DecodedFile:
+    """Return a file that the gallery does not have, decoded; without pixels, and reported, if it has changed.
+
+    The gallery may have lost an image, when an earlier file of the run gave the item that showed it another one.
+    """
+    if image.pixels is not None:
+        return image
+    try:
+        again = _decode(run, embedder, image.file)
+    except ImageError as error:
+        run.leave_out(image.file, str(error))
+        return image
+    if again.content_sha256 == image.content_sha256:
+        return again
+    run.leave_out(image.file, "it was changed while it was read; run again")
+    return image
 
 
 def _placed_below(files: Sequence[ImageFile], folders: Sequence[Path]) -> list[ImageFile]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from serving.gallery.types import Place, folder_path
+from serving.gallery.types import ItemPlace, folder_path
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class ImageFile:
 
     @property
     def place(self) -> str:
-        """Full path of the file, as `Place.path` has it."""
+        """Full path of the file, as `ItemPlace.path` has it."""
         return os.path.join(folder_path(self.folder), self.source)  # noqa: PTH118
 
 
@@ -43,7 +43,7 @@ class Matcher:
     gone, or which never had one, as an image that a client has added.
     """
 
-    def __init__(self, places: Sequence[Place], files: Iterable[ImageFile] = ()) -> None:
+    def __init__(self, places: Sequence[ItemPlace], files: Iterable[ImageFile] = ()) -> None:
         """Prepare.
 
         Args:
@@ -54,7 +54,7 @@ class Matcher:
         files = list(files)
         self._paths, self._keys = {file.place for file in files}, {file.key for file in files if file.key is not None}
         self._by_key = {place.key: place for place in places if place.key is not None}
-        self._by_path, self._by_source, self._by_content = (defaultdict[str, list[Place]](list) for _ in range(3))
+        self._by_path, self._by_source, self._by_content = (defaultdict[str, list[ItemPlace]](list) for _ in range(3))
         self._folders: dict[str, bool] = {}
         for place in places:
             self._by_content[place.content_sha256].append(place)
@@ -67,7 +67,7 @@ class Matcher:
         self.found: set[int] = set()
         self._folder_of = {place.id: place.folder for place in places}
 
-    def at_place(self, file: ImageFile, content: str = "") -> list[Place]:
+    def at_place(self, file: ImageFile, content: str = "") -> list[ItemPlace]:
         """Return the items at a file's place; `content`: its SHA-256, which tells items of one path apart."""
         if file.key is not None and (known := self._by_key.get(file.key)):
             return self._claimed([known])
@@ -79,7 +79,7 @@ class Matcher:
         """Return the folder of an item that was found."""
         return self._folder_of[item]
 
-    def moved(self, file: ImageFile, content: str) -> list[Place]:
+    def moved(self, file: ImageFile, content: str) -> list[ItemPlace]:
         """Return the items with a file's content that have followed it to a new place."""
         name = file.source.rpartition("/")[2]
         candidates = [
@@ -95,7 +95,7 @@ class Matcher:
         together = [place for place in candidates if place.folder and place.path == best.path and place.key is not None]
         return self._claimed(together if file.key is None and best in together else [best])
 
-    def _of_file(self, places: Sequence[Place], file: ImageFile, content: str) -> list[Place]:
+    def _of_file(self, places: Sequence[ItemPlace], file: ImageFile, content: str) -> list[ItemPlace]:
         """Return those of the items at one path that a file is."""
         free = [place for place in places if place.id not in self.found]
         # Without a key of its own, only one of them is this file.
@@ -104,11 +104,11 @@ class Matcher:
         wanted = {*keyed, *(number for _, number in plain[:1])}
         return [place for place in free if place.id in wanted]
 
-    def _claimed(self, places: list[Place]) -> list[Place]:
+    def _claimed(self, places: list[ItemPlace]) -> list[ItemPlace]:
         self.found.update(place.id for place in places)
         return places
 
-    def _is_gone(self, place: Place) -> bool:
+    def _is_gone(self, place: ItemPlace) -> bool:
         """Return whether an item's file is no longer at its place, or never was anywhere."""
         return place.path is None or (place.path not in self._paths and not os.path.lexists(place.path))
 

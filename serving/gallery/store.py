@@ -35,9 +35,9 @@ from serving.gallery.types import (
     AddResult,
     Block,
     Item,
+    ItemPlace,
     ItemUpdate,
     NewItem,
-    Place,
     PutResult,
     Stats,
     StoreChanges,
@@ -339,24 +339,24 @@ class Store:
         """Return the label of each item by id, in the order of the ids."""
         return dict(self._query("SELECT id, label FROM items ORDER BY id"))
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[ItemPlace]:
         """Return the places of all items, in the order of their ids."""
         joined = "items JOIN contents ON contents.id = content"
         return self._places(f"SELECT items.id, source, key, folder, content_sha256 FROM {joined} ORDER BY items.id")
 
-    def removed_places(self) -> list[Place]:
+    def removed_places(self) -> list[ItemPlace]:
         """Return the places whose items were removed for good; their ids are not those of items."""
         return self._places("SELECT rowid, source, key, folder, content_sha256 FROM removed_places")
 
-    def move_removed(self, places: Sequence[Place]) -> None:
+    def move_removed(self, places: Sequence[ItemPlace]) -> None:
         """Note where the files of removed places are now."""
         values = [(place.source, place.folder, place.content_sha256, place.id) for place in places]
         with self.database.transaction() as db:
             sql = "UPDATE removed_places SET source = ?, folder = ?, content_sha256 = ? WHERE rowid = ?"
             db.executemany(sql, values)
 
-    def _places(self, sql: str) -> list[Place]:
-        places = [Place(*row) for row in self._query(sql)]
+    def _places(self, sql: str) -> list[ItemPlace]:
+        places = [ItemPlace(*row) for row in self._query(sql)]
         if not all(
             isinstance(place.source, str) and "\0" not in place.source and is_folder_uri(place.folder)
             for place in places

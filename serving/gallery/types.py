@@ -223,7 +223,7 @@ class PutResult:
 
 
 @dataclass(frozen=True)
-class Place:
+class ItemPlace:
     """Place of an item: a file, the user's key, or both; None for what it lacks. Fields as of `NewItem`."""
 
     id: int

@@ -54,9 +54,9 @@ from serving.gallery.types import (
     UNCHANGED,
     AddResult,
     Item,
+    ItemPlace,
     ItemUpdate,
     NewItem,
-    Place,
     PutResult,
     Stats,
     Thumbnail,
@@ -171,15 +171,15 @@ class MilvusStore:
         for content, label in sorted((row["content_sha256"], row["label"]) for row in rows):
             yield content, label or None
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[ItemPlace]:
         return [place_of(row) for piece in self.scan(PLACE) for row in piece]
 
-    def removed_places(self) -> list[Place]:
+    def removed_places(self) -> list[ItemPlace]:
         condition = f'value["kind"] == {quoted(REMOVED)}'
         rows = self.connection.rows(self.facts_name, condition, ("id", "value"), strong=True)
         return [place_of({**row["value"], "id": row["id"]}) for row in rows]
 
-    def move_removed(self, places: Sequence[Place]) -> None:
+    def move_removed(self, places: Sequence[ItemPlace]) -> None:
         rows = [{**_removed_row(place), "id": place.id} for place in places]
         self.connection.write(self.facts_name, rows)
 
@@ -558,7 +558,7 @@ def _not_found(address: Address) -> GalleryNotFoundError:
     )
 
 
-def _removed_row(place: Place) -> Row:
+def _removed_row(place: ItemPlace) -> Row:
     """Return the fact that the item of a place was removed."""
     values = {"source": place.source, "key": place.key or "", "folder": folder_text(place.folder)}
     number = number_of(REMOVED, *values.values())

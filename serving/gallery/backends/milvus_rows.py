@@ -10,7 +10,7 @@ from typing import Any
 
 from serving.gallery.backends.milvus_client import IDS, TEXT, Row, quoted
 from serving.gallery.filters import BOUNDS, Filter, Range, Value
-from serving.gallery.types import MAX_ID, Item, NewItem, Place, Thumbnail, Unchanged, check_types, metadata_json
+from serving.gallery.types import MAX_ID, Item, ItemPlace, NewItem, Thumbnail, Unchanged, check_types, metadata_json
 
 ATTEMPTS = 3
 """Ids that are derived from a place; the later ones are for a place whose former item, of the first id, has moved."""
@@ -117,10 +117,10 @@ def folder_text(folder: str | None) -> str:
     return "" if folder is None else folder or ELSEWHERE
 
 
-def place_of(row: Row) -> Place:
+def place_of(row: Row) -> ItemPlace:
     """Return the place of a row, or of the value of a removed place."""
     folder = None if row["folder"] == "" else row["folder"].removeprefix(ELSEWHERE)
-    return Place(row["id"], row["source"], row["key"] or None, folder, row["content_sha256"])
+    return ItemPlace(row["id"], row["source"], row["key"] or None, folder, row["content_sha256"])
 
 
 def metadata_fields(metadata: Mapping[str, Any] | Unchanged) -> Row:

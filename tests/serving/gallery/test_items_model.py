@@ -12,8 +12,11 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,9 +24,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from serving.gallery import VectorGallery
+from serving.gallery import VectorGallery, indexing
 from serving.gallery.backup import verify_gallery
 from serving.gallery.indexing import IndexingReport, find_images, index_folder
+from serving.gallery.store import Store
 from tests.serving import toys
 from tests.serving.running import ROOT
 from zoo.models.load import Embedder
@@ -53,7 +57,7 @@ def folder_label(path: str) -> str | None:
 
 @dataclass
 class Known:
-    """Place, image, label and metadata of an item."""
+    """ItemPlace, image, label and metadata of an item."""
 
     path: str
     content: int
@@ -195,6 +199,12 @@ def test_items_are_those_of_the_model_after_many_steps(model: Embedder, steps: l
     follow(model, steps)
 
 
+@pytest.fixture(autouse=True)
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a run write in steps of two files, as a run over a large folder does."""
+    monkeypatch.setattr(indexing, "KNOWN_AT_ONCE", 2)
+
+
 def follow(model: Embedder, steps: list[tuple]) -> None:
     with tempfile.TemporaryDirectory() as root:
         world = World(Path(root), model)
@@ -253,6 +263,43 @@ def test_a_run_that_was_killed_and_taken_up_is_one_run(model: Embedder, tmp_path
         killed(world, prune := rng.random() < 0.5, rng.random())
         world.index(prune, False)
         world.check()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(12))
+def test_a_run_that_broke_off_after_any_write_and_was_taken_up_is_one_run(
+    model: Embedder, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng, world = random.Random(seed), World(tmp_path, model)
+    for number, path in enumerate(PATHS):
+        world.write(path, number % CONTENTS)
+    world.index(False, False)
+    for _ in range(4):
+        for _ in range(6):
+            world.take(change(rng))
+        if not world.model.files:
+            continue
+        prune, left = rng.random() < 0.5, iter(range(rng.randrange(1, 5)))
+        with monkeypatch.context() as broken:
+            for name in ("add", "update", "remove", "move_removed"):
+                broken.setattr(Store, name, breaking(getattr(Store, name), left))
+            with suppress(KeyboardInterrupt):
+                index_folder(
+                    model, "toy", world.folder, world.gallery, prune=(lambda gallery, ids: True) if prune else None
+                )
+        world.index(prune, False)
+        world.check()
+
+
+def breaking(write: Callable[..., Any], left: Iterator[int]) -> Callable[..., Any]:
+    """Return a write that breaks off the run once none is left."""
+
+    def written(*arguments: Any, **values: Any) -> Any:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return write(*arguments, **values)
+
+    return written
 
 
 def change(rng: random.Random) -> tuple:
