@@ -11,17 +11,18 @@ from typing import Any, Self
 
 from serving.gallery.backends.milvus_client import address_of
 from serving.gallery.filters import Filter
-from serving.gallery.gallery import VectorGallery, check_exists, filter_notes
+from serving.gallery.gallery import VectorGallery, check_exists, filter_notes, group_notes
 from serving.gallery.indexing import BATCH_SIZE, ConfirmPrune, Fill, IndexingReport, index_folder
 from serving.gallery.search import Models, Searcher, SearchOptions, SearchQuery
 from serving.gallery.types import DEFAULT_K, Hit, is_address
 from zoo.console import note
 from zoo.data import check_dataset_path
+from zoo.data.columns import Kind
 from zoo.data.dataset import FOLDER
 from zoo.data.folder import list_images
 from zoo.data.formats import table_of
 from zoo.data.images import ImageLike
-from zoo.data.table import as_text, is_table
+from zoo.data.table import TableFormat, as_text, is_table
 from zoo.errors import UsageError, check_at_least
 from zoo.models.load import AUTO, Embedder, load
 from zoo.models.registry import ModelLike, model_reference
@@ -99,8 +100,11 @@ class Gallery:
         k: int = DEFAULT_K,
         label: str | Sequence[str] = (),
         where: Mapping[str, Any] | None = None,
+        group_by: str | None = None,
     ) -> list[Hit]:
-        """Return the items nearest to an image, to an item (without itself) or to a text, exactly one of the three.
+        """Return the images nearest to an image, to an item (without itself) or to a text, exactly one of the three.
+
+        A hit is the best described item of its image; `Hit.also` names the others.
 
         Args:
             image: The image to search by: a path, file bytes, a PIL image or a uint8 array.
@@ -109,6 +113,7 @@ class Gallery:
             k: The number of hits.
             label: The label, or several, that a hit may have (default: any).
             where: The metadata of a hit: of each key a value, a list of values, or a range `{"gte": 1900, "lt": 1950}`.
+            group_by: "label" or a key of the metadata: of the items with one value only the nearest is a hit.
 
         Returns:
             The hits, the best first.
@@ -124,10 +129,12 @@ class Gallery:
         check_at_least("k", k, 1)
         selection = Filter((label,) if isinstance(label, str) else tuple(label), dict(where or {}))
         key, number = (item, None) if isinstance(item, str) else (None, item)
-        result = self.searcher.find(SearchQuery(image, number, text, key), SearchOptions(k, selection=selection))
+        result = self.searcher.find(
+            SearchQuery(image, number, text, key), SearchOptions(k, selection=selection, group_by=group_by)
+        )
         if result.truncated:
             note("the text is longer than the model reads; its end was left out.")
-        note_filter(self.vectors, selection, bool(result.hits))
+        note_filter(self.vectors, selection, bool(result.hits), group_by)
         return result.hits
 
     def close(self) -> None:
@@ -148,6 +155,10 @@ def index(
     update: bool = False,
     prune: ConfirmPrune | None = None,
     follow_links: bool = False,
+    readd: bool = False,
+    delimiter: str | None = None,
+    encoding: str = "utf-8",
+    columns: Mapping[str, Kind] | None = None,
     embed: Fill | None = None,
     progress: bool = False,
 ) -> Gallery:
@@ -171,6 +182,10 @@ def index(
         prune: Called with the gallery and the ids of the items whose image is not among these; they are removed if it
             returns True. None keeps them.
         follow_links: Follow links that lead out of the folder.
+        readd: Add images again whose items somebody has removed.
+        delimiter: What separates the cells of a table (default: a comma, or a tab in a .tsv).
+        encoding: Encoding of a table.
+        columns: Kinds of columns of a table ("number", "boolean" or "text") by name (default: what most cells are).
         embed: Embeds the files elsewhere (default: in this process).
         progress: Show a progress bar.
 
@@ -196,15 +211,17 @@ def index(
         update=update,
         prune=prune,
         follow_links=follow_links,
+        readd=readd,
+        how=TableFormat(delimiter, encoding, columns or {}),
     )
     gallery = Gallery(address, embedder)
     gallery.report = report
     return gallery
 
 
-def note_filter(gallery: VectorGallery, selection: Filter, has_items: bool) -> None:
+def note_filter(gallery: VectorGallery, selection: Filter, has_items: bool, group_by: str | None = None) -> None:
     """Print on stderr which labels no item has and, if nothing was found, which metadata key no item has."""
-    for text in filter_notes(gallery, selection, has_items):
+    for text in [*filter_notes(gallery, selection, has_items), *group_notes(gallery, group_by)]:
         note(f"{text[:1].lower()}{text[1:]}")
 
 

@@ -33,6 +33,7 @@ from serving.gallery.types import (
     Hit,
     IndexStats,
     Item,
+    OtherItem,
     PutStatus,
     Stats,
 )
@@ -150,6 +151,11 @@ class SearchParameters(FilterParameters):
         description="Search again with the first results (expansion), or order by each together with its nearest "
         "(augmentation), by diffusion over the results' neighbours, or by shared neighbours (reciprocal)",
     )
+    group_by: Text = Field(
+        None,
+        description="label, or a key of the metadata: of the items with one value only the nearest is a result; an "
+        "image without a value is a result of its own",
+    )
 
 
 class EmbedParameters(_Request):
@@ -263,18 +269,21 @@ class SearchHit(Hit):
     p_same: probability that it has the query's class: the share of such results among those whose similarity is as far
     above the query's background, the mean similarity of its 21st to 50th result without filters; 1 for the identical
     image, null if the gallery was not calibrated. thumbnail: path at the service. rerank_score: only of re-ranked
-    results, which it orders, highest first.
+    results, which it orders, highest first. also: other items with the same image. group: only of grouped results, the
+    value that no other result has.
     """
 
     p_same: float | None = Field(...)
     thumbnail: str
     rerank_score: float | None = Field(None, exclude_if=lambda score: score is None)
+    also: tuple[OtherItem, ...] = ()
+    group: Any = Field(None, exclude_if=lambda value: value is None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ItemInfo(Item):
-    """Item of the gallery. added_at: UTC, ISO 8601; change: number of the change that added it; key: the client's name
-    of it; thumbnail: path at the service.
+    """Item of the gallery. added_at: UTC, ISO 8601; change: number of the change that gave it its image; key: the
+    client's name of it; thumbnail: path at the service.
     """
 
     thumbnail: str
@@ -306,9 +315,8 @@ class ChangedItem(ItemInfo):
 class PutItem(ItemInfo):
     """Item that was put under its key.
 
-    status: "created" (the key is new), "replaced" (the key had another image, whose item is removed),
-    "updated" (the same image with another source, label or metadata, or an image without a key that got it) or
-    "unchanged".
+    status: "created" (the key is new), "replaced" (it has another image now), "updated" (the same image with another
+    source, label or metadata, or an image without a place that got the key) or "unchanged".
     """
 
     status: PutStatus
@@ -319,7 +327,7 @@ class BulkResult(_Answer):
 
     line: int
     key: str | None
-    status: PutStatus
+    status: PutStatus | Literal["refused"]
     id: int | None = None
     error: ErrorDetail | None = None
 

@@ -12,7 +12,8 @@ import numpy as np
 from serving.gallery.gallery import VectorGallery, delete_gallery, is_gallery
 from serving.gallery.types import NewItem, metadata_json, vector_item
 from zoo.console import Progress
-from zoo.data.table import KeyedRow, read_keyed_rows
+from zoo.data.columns import Column
+from zoo.data.table import PLAIN, KeyedRow, TableFormat, read_keyed_rows
 from zoo.errors import UsageError
 from zoo.evaluation.embeddings import Embeddings, read_embeddings, table_path
 from zoo.models.card import Card
@@ -23,7 +24,10 @@ BATCH = 2000
 
 @dataclass
 class VectorReport:
-    """Result of indexing vectors. refused: key and reason of each row that was not written; items: of the gallery."""
+    """Result of indexing vectors.
+
+    refused: key and reason of each row that was not written; columns: of the metadata; items: of the gallery.
+    """
 
     gallery: str
     rows: int
@@ -32,11 +36,18 @@ class VectorReport:
     updated: int = 0
     unchanged: int = 0
     refused: list[tuple[str, str]] = field(default_factory=list)
+    columns: tuple[Column, ...] = ()
     items: int = 0
 
 
 def index_vectors(
-    card: Card, model_ref: str, vectors: Path, table: Path, out: str | Path, fingerprint: str | None = None
+    card: Card,
+    model_ref: str,
+    vectors: Path,
+    table: Path,
+    out: str | Path,
+    fingerprint: str | None = None,
+    how: TableFormat = PLAIN,
 ) -> VectorReport:
     """Create or replace items by key from embeddings, in a gallery that is created if it does not exist.
 
@@ -47,6 +58,7 @@ def index_vectors(
         table: The keys, labels and metadata of the rows in their order (`read_keyed_rows`).
         out: The gallery.
         fingerprint: The fingerprint of the model that computed the embeddings, for a file without a record.
+        how: How the cells of the table are written.
 
     Returns:
         The report. A row with a bad key, NaN, infinity or only zeros is refused; the others are written.
@@ -56,7 +68,7 @@ def index_vectors(
             accepted (code "no-images"); a gallery is not made for that.
         ModelMismatchError: If another model embedded the gallery.
     """
-    embeddings, described = read_embeddings(vectors), read_keyed_rows(table)
+    embeddings, (described, columns) = read_embeddings(vectors), read_keyed_rows(table, how)
     _check_model(vectors, embeddings, card, fingerprint)
     rows = embeddings.rows
     if rows.ndim != 2 or rows.shape[1] != card.dim or rows.dtype.kind not in "fiu":
@@ -70,7 +82,7 @@ def index_vectors(
         embeddings.record.check_images(table, [row.source for row in described])
     is_new = not is_gallery(out)
     made = VectorGallery.create(out, card, model_ref) if is_new else VectorGallery.open(out)
-    report = VectorReport(str(out), len(rows))
+    report = VectorReport(str(out), len(rows), columns=columns)
     with made as gallery, Progress("index", len(rows), True) as bar:
         gallery.check_model(card, model_ref)
         for start in range(0, len(rows), BATCH):
@@ -116,8 +128,6 @@ def _put(gallery: VectorGallery, described: Sequence[KeyedRow], vectors: np.ndar
     report.replaced += counts["replaced"]
     report.updated += counts["updated"]
     report.unchanged += counts["unchanged"]
-    refused = [(str(item.key), str(one.error)) for item, one in zip(items, results, strict=True) if one.error]
-    report.refused += refused
 
 
 def _item(row: KeyedRow, vector: np.ndarray, dim: int) -> NewItem:

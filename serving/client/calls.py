@@ -67,6 +67,7 @@ class SearchKeywords(TypedDict, total=False):
     where: Metadata | None
     crop: Box | None
     rerank: schemas.Rerank
+    group_by: str | None
 
 
 @dataclass(frozen=True)
@@ -172,6 +173,7 @@ class _Calls:
             rerank: "none", "expansion" (search again with the first hits), or an order of the first hits:
                 "augmentation" (each together with its nearest), "diffusion" (over their neighbours), "reciprocal" (by
                 shared neighbours).
+            group_by: "label" or a key of the metadata: of the items with one value only the nearest is a hit.
         """
         if sum(query is not None for query in (image, item, text)) != 1:
             raise UsageError("search needs an image, an item or a text; one of the three.", code="missing-value")
@@ -234,7 +236,7 @@ class _Calls:
             source: Their source (default: the names of the files).
             metadata: Their metadata.
             update: Give label and metadata also to images that are in the gallery.
-            key: Your own name of a single image, up to 256 characters. No other image can have it; see also `put`.
+            key: Your own name of a single item, up to 256 characters. No other image can have it; see also `put`.
         """
         listed = listed_images(images)
         if key is not None and len(listed) > 1:  # the service cannot see it in requests of one image each
@@ -269,7 +271,7 @@ class _Calls:
 
         Args:
             key: Your own name of the item: 1 to 256 characters of any Unicode without control characters.
-            image: The image. One that has another key already is refused.
+            image: The image; several keys may have one.
             label: The label (default: none).
             metadata: The metadata (default: none).
             source: The source (default: the name of the file).
@@ -318,7 +320,7 @@ class _Calls:
 
     @_Call
     def remove(self, item: int | str) -> Steps[None]:
-        """Remove an item, by its id or its key, or raise `ItemNotFoundError`. Needs a write key."""
+        """Remove an item for good, by its id or its key, or raise `ItemNotFoundError`. Needs a write key."""
         yield from self._ask(_json(schemas.Removed), "DELETE", item_path(item), repeatable=False)
 
     @_Call

@@ -71,7 +71,7 @@ def confirmed_pairs(table: PictureTable, page: Pictures, pairs: np.ndarray) -> I
     for start in range(0, len(pairs), PAGE):
         some = pairs[start : start + PAGE]
         others = sorted(set(some[:, 1].tolist()))
-        known, vectors = table.store.embeddings(others)
+        known, vectors = table.store.content_embeddings(others)
         read = lru_cache(PICTURES)(table.picture)  # the same pictures are in many pairs
         hashes = table.hashes(known)
         places = {item: place for place, item in enumerate(known) if item in hashes}

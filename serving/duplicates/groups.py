@@ -35,12 +35,12 @@ FLAT = 1.0
 class Member:
     """A copy in a group, and why it is one; evidence: None for the best copy itself."""
 
-    item: int
+    content: int
     evidence: Evidence | None
 
 
 Rank = tuple[bool, float]
-"""Whether an item's image file was found, and its detail; the largest is best."""
+"""Whether the file of an image was found, and its detail; the largest is best."""
 
 
 def group(pairs: Iterable[Pair], ranks: Mapping[int, Rank]) -> list[list[Member]]:
@@ -65,7 +65,7 @@ def group(pairs: Iterable[Pair], ranks: Mapping[int, Rank]) -> list[list[Member]
         grouped.update((best, *copies))
         nearest = sorted(copies.items(), key=lambda copy: (copy[1].distance, copy[0]))
         groups.append([Member(best, None), *(Member(item, evidence) for item, evidence in nearest)])
-    return sorted(groups, key=lambda members: members[0].item)
+    return sorted(groups, key=lambda members: members[0].content)
 
 
 def rank_of(measures: Measures) -> Rank:
@@ -85,19 +85,19 @@ def detail_of(measures: Measures) -> float:
 
 
 def measure(
-    table: PictureTable, items: Sequence[Item], originals: Originals, progress: bool = False
+    table: PictureTable, shown: Mapping[int, Sequence[Item]], originals: Originals, progress: bool = False
 ) -> dict[int, Measures]:
-    """Return the measures of items, and keep those that are new.
+    """Return the measures of images, each with the items that show it, and keep those that are new.
 
     The sharpness is that of the image file, or of the thumbnail where the file is not found.
     """
-    known = table.measures([item.id for item in items])
+    known = table.measures(list(shown))
     new: dict[int, Measures] = {}
-    with Progress("sharpness", len(items), progress) as bar:
-        for item in items:
-            one = known.get(item.id, Measures(None, None, None))
+    with Progress("sharpness", len(shown), progress) as bar:
+        for content, items in shown.items():
+            one = known.get(content, Measures(None, None, None))
             if one.sharpness is None:
-                known[item.id] = new[item.id] = _measured(table, item, originals, one)
+                known[content] = new[content] = _measured(table, content, items, originals, one)
             if len(new) == KEPT_AT_ONCE:
                 table.set_measures(new)
                 new.clear()
@@ -106,8 +106,10 @@ def measure(
     return known
 
 
-def _measured(table: PictureTable, item: Item, originals: Originals, known: Measures) -> Measures:
-    data = originals.read(item)
+def _measured(
+    table: PictureTable, content: int, items: Sequence[Item], originals: Originals, known: Measures
+) -> Measures:
+    data = next(filter(None, map(originals.read, items)), None)
     try:
         image = open_image(data) if data else None
     except ImageError:
@@ -115,7 +117,7 @@ def _measured(table: PictureTable, item: Item, originals: Originals, known: Meas
     if image is not None:
         return Measures(image.width, image.height, sharpness(image))
     try:
-        small = table.picture(item.id)
+        small = table.picture(content)
     except ImageError:  # a thumbnail that cannot be decoded
         return Measures(known.width, known.height, 0.0, of_file=False)
     return Measures(known.width, known.height, sharpness(small), of_file=False)

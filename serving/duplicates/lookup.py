@@ -19,6 +19,9 @@ from zoo.errors import command
 NEAR = 30
 """Candidates by each of the two searches."""
 
+SAME_IMAGE = Evidence(1.0, 0, False, False)
+"""Evidence of two items that show one image."""
+
 
 @dataclass(frozen=True)
 class Copy:
@@ -29,14 +32,14 @@ class Copy:
 
 
 class HashList:
-    """The hashes of a gallery in memory, 40 bytes per item; it follows what is added and removed."""
+    """The hashes of a gallery's images in memory, 40 bytes each; it follows what is added and removed."""
 
     def __init__(self, store: Store) -> None:
         self.store, self._table, self._change = store, PictureTable(store), 0
         self._ids, self._hashes = np.empty(0, np.int64), np.empty((0, HASH_BYTES), np.uint8)
 
     def near(self, picture: np.ndarray) -> list[int]:
-        """Return the ids of the items whose hashes, or their mirror images, are within the radius of candidates."""
+        """Return the images whose hashes, or their mirror images, are within the radius of candidates."""
         self._follow()
         distances = np.minimum(hamming(self._hashes, picture), hamming(self._hashes, mirror_hash(picture)))
         order = np.argsort(distances, kind="stable")[: NEAR + 1]
@@ -62,7 +65,7 @@ class CopyFinder:
         self._hashes: HashList | None = None
 
     def copies_of(self, gallery: VectorGallery, item: int) -> list[Copy]:
-        """Return the copies of an item, the nearest first.
+        """Return the copies of an item, the nearest first; other items with the same image are among them.
 
         Raises:
             ItemNotFoundError: If there is no such item.
@@ -70,21 +73,32 @@ class CopyFinder:
         """
         store = folder_store(gallery)
         table, vector = PictureTable(store), store.embedding(item)
-        picture = _hash(table, item)
+        content = store.contents_of([item]).get(item, 0)
+        evidence = {content: SAME_IMAGE, **self._near(gallery, table, content, vector)}
+        shown = store.items_of(list(evidence), exclude=[item])
+        copies = [Copy(other.id, evidence[image]) for image, items in shown.items() for other in items]
+        return sorted(copies, key=lambda copy: (copy.evidence.distance, copy.item))
+
+    def _near(
+        self, gallery: VectorGallery, table: PictureTable, content: int, vector: np.ndarray
+    ) -> dict[int, Evidence]:
+        """Return the images that are confirmed as copies of an image, float32 [dim]."""
+        picture = _hash(table, content)
+        if picture is None:
+            return {}
         similarities, ids = gallery.neighbours(vector[None], NEAR + 1)
         near = ids[0][similarities[0] >= RULE.similarity].tolist()
-        close = [] if picture is None else self._close(store, picture)
-        candidates = sorted({*near, *close} - {item})
-        known, vectors = store.embeddings(candidates)
-        copies = []
+        candidates = sorted({*near, *self._close(table.store, picture)} - {content})
+        known, vectors = table.store.content_embeddings(candidates)
+        copies = {}
         for other, similarity in zip(known, (vectors @ vector).tolist(), strict=True):
             other_picture = _hash(table, other)
-            if picture is None or other_picture is None:
+            if other_picture is None:
                 continue
-            pictures = partial(table.picture, item), partial(table.picture, other)
+            pictures = partial(table.picture, content), partial(table.picture, other)
             if evidence := confirm(min(1.0, similarity), (picture, other_picture), pictures):
-                copies.append(Copy(other, evidence))
-        return sorted(copies, key=lambda copy: (copy.evidence.distance, copy.item))
+                copies[other] = evidence
+        return copies
 
     def copies_of_new(self, gallery: VectorGallery, items: Sequence[int]) -> dict[int, list[Copy]]:
         """Return the copies of each of the items that has any."""

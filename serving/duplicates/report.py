@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from io import BytesIO
@@ -13,6 +12,7 @@ from PIL import Image, ImageOps
 
 from serving.duplicates.comparison import compare
 from serving.duplicates.groups import Member, group, measure, rank_of
+from serving.duplicates.lookup import SAME_IMAGE
 from serving.duplicates.pictures import Measures, PictureTable
 from serving.duplicates.rule import Evidence
 from serving.gallery.gallery import VectorGallery
@@ -35,8 +35,8 @@ class ReportedCopy:
     """One file of a group.
 
     Attributes:
-        source: The item's source, or the path of an identical file.
-        item: Id in the gallery; of an identical file, that of the item with its content.
+        source: The item's source.
+        item: Id in the gallery.
         best: Whether it is the best copy of the group.
         identical: Whether the file has the bytes of another file of the group.
         width, height: Sides of the image in pixels; None if they are not known.
@@ -129,86 +129,75 @@ def report_duplicates(
     table: PictureTable,
     name: str,
     mirrored: bool = False,
-    identical: Sequence[tuple[str, str]] = (),
     absent: Collection[str] = (),
     progress: bool = False,
 ) -> DuplicateReport:
-    """Compare the new items of a gallery with all items, and return all groups of copies.
+    """Compare the new images of a gallery with all images, and return all groups of copies.
 
     Args:
         gallery: The open gallery, in a folder.
         table: Its tables.
         name: What the report calls it.
         mirrored: Whether mirror images are copies.
-        identical: Sources of files, each with the source of the item that has the same bytes.
         absent: Sources of items to leave out.
         progress: Whether to show progress bars.
     """
     compare(table, progress)
-    store, left_out = gallery.store, set(absent)
+    store, left_out = table.store, set(absent)
     pairs = table.pairs(mirrored)
-    items = store.items_by_id(sorted({item for pair in pairs for item in (pair.first, pair.second)}))
-    items = {number: item for number, item in items.items() if item.source not in left_out}
-    originals = Originals.of(gallery)
-    measures = measure(table, list(items.values()), originals, progress)
-    pairs = [pair for pair in pairs if pair.first in items and pair.second in items]
-    groups = group(pairs, {item: rank_of(one) for item, one in measures.items()})
-    files = _identical_files(gallery, identical)
-    grouped = {member.item for members in groups for member in members}
-    alone = sorted(set(files) - grouped)
-    items |= store.items_by_id(alone)
-    measures |= measure(table, [items[item] for item in alone], originals, progress)
-    groups = sorted([*groups, *([Member(item, None)] for item in alone)], key=lambda members: members[0].item)
-    reported = [_reported(members, items, measures, files) for members in groups]
+    shared = store.shared_contents()
+    paired = {content for pair in pairs for content in (pair.first, pair.second)}
+    shown = {
+        content: files
+        for content, items in store.items_of(sorted({*paired, *shared})).items()
+        if (files := _different_files([item for item in items if item.source not in left_out]))
+    }
+    alone = [content for content in shared if len(shown.get(content, ())) > 1]
+    measures = measure(
+        table,
+        {content: shown[content] for content in sorted({*paired, *alone} & shown.keys())},
+        Originals.of(gallery),
+        progress,
+    )
+    pairs = [pair for pair in pairs if pair.first in shown and pair.second in shown]
+    groups = group(pairs, {content: rank_of(one) for content, one in measures.items()})
+    grouped = {member.content for members in groups for member in members}
+    groups += [[Member(content, None)] for content in alone if content not in grouped]
+    reported = [_reported(members, shown, measures) for members in groups]
+    reported.sort(key=lambda copies: copies[0].item)
     return DuplicateReport(name, gallery.card.name, store.count() - len(left_out), reported, table.unknown())
 
 
-def _identical_files(gallery: VectorGallery, identical: Sequence[tuple[str, str]]) -> dict[int, list[str]]:
-    """Return the sources of identical files by the id of the item that has their bytes."""
-    if not identical:
-        return {}
-    ids, sources = gallery.store.ids_by_content(), gallery.store.sources_by_content()
-    by_source = {source: ids[content] for content, source in sources.items() if content in ids}
-    files: defaultdict[int, list[str]] = defaultdict(list)
-    for source, first in identical:
-        if first in by_source:
-            files[by_source[first]].append(source)
-    return dict(files)
+def _different_files(items: Sequence[Item]) -> list[Item]:
+    """Return items of one image by id, without those at the source of an earlier one: products may share a picture."""
+    by_source: dict[str, Item] = {}
+    for item in sorted(items, key=lambda item: item.id):
+        by_source.setdefault(item.source, item)
+    return list(by_source.values())
 
 
 def _reported(
-    members: Sequence[Member],
-    items: Mapping[int, Item],
-    measures: Mapping[int, Measures],
-    files: Mapping[int, Sequence[str]],
+    members: Sequence[Member], shown: Mapping[int, Sequence[Item]], measures: Mapping[int, Measures]
 ) -> list[ReportedCopy]:
     copies = []
     for member in members:
-        item, evidence = items[member.item], member.evidence
-        copies.append(_copy(item.source, item, evidence, measures, evidence is None, False))
-        same = evidence or Evidence(1.0, 0, False, False)
-        copies += [_copy(source, item, same, measures, False, True) for source in files.get(member.item, ())]
+        (item, *others), evidence = shown[member.content], member.evidence
+        copies.append(_copy(item, evidence, measures[member.content], evidence is None, False))
+        same = evidence or SAME_IMAGE
+        copies += [_copy(other, same, measures[member.content], False, True) for other in others]
     return copies
 
 
-def _copy(
-    source: str,
-    item: Item,
-    evidence: Evidence | None,
-    measures: Mapping[int, Measures],
-    best: bool,
-    identical: bool,
-) -> ReportedCopy:
-    one = measures[item.id]
+def _copy(item: Item, evidence: Evidence | None, sides: Measures, best: bool, identical: bool) -> ReportedCopy:
     similarity, distance, mirrored, part = evidence.row() if evidence else (None,) * 4
     return ReportedCopy(
-        source=source,
+        source=item.source,
         item=item.id,
         best=best,
         identical=identical,
-        width=one.width,
-        height=one.height,
-        sharpness=None if one.sharpness is None else round(one.sharpness, 4),
+        width=sides.width,
+        height=sides.height,
+        sharpness=None if sides.sharpness is None else round(sides.sharpness, 4),
         similarity=None if similarity is None else round(similarity, 4),
         distance=distance,
         mirrored=mirrored,
@@ -226,15 +215,19 @@ def html_page(report: DuplicateReport, table: PictureTable) -> str:
         facts.append(Paragraph("No two pictures are copies."))
     sections = [Section("Near-duplicates", facts)]
     for number, members in enumerate(report.groups[:SHOWN], 1):
-        tiles = [ImageTile(_tile(table, copy.item), copy.caption, "good" if copy.best else "") for copy in members]
+        contents = table.store.contents_of([copy.item for copy in members])
+        tiles = [
+            ImageTile(_tile(table, contents.get(copy.item, 0)), copy.caption, "good" if copy.best else "")
+            for copy in members
+        ]
         sections.append(Section(f"Group {number}: {count(len(members), 'file')}", [Thumbnails(tiles)]))
     return page(f"Near-duplicates in {Path(report.gallery).name}", sections)
 
 
-def _tile(table: PictureTable, item: int) -> bytes:
-    """Return the thumbnail of an item as a small JPEG; grey if it cannot be decoded."""
+def _tile(table: PictureTable, content: int) -> bytes:
+    """Return the thumbnail of an image as a small JPEG; grey if it cannot be decoded."""
     try:
-        small = ImageOps.contain(table.thumbnail(item).convert("RGB"), (TILE, TILE))
+        small = ImageOps.contain(table.thumbnail(content).convert("RGB"), (TILE, TILE))
     except ImageError:
         small = Image.new("RGB", (TILE, TILE), "grey")
     out = BytesIO()

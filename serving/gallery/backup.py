@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -78,8 +78,9 @@ def copy_gallery(source: str | Path, target: str | Path) -> tuple[int, int]:
         )
         with made as copy:
             copy.check_model(old.card)
+            folders = {place.id: place.folder for place in old.store.places()}
             rows = old.store.rows()
-            while some := [_as_new(*row) for row in islice(rows, BATCH)]:
+            while some := [_as_new(folders, *row) for row in islice(rows, BATCH)]:
                 read, new = read + len(some), new + copy.add(some).new
             if (calibration := calibration_record(old)) is not None:
                 take_over_calibration(copy, calibration, read)
@@ -87,9 +88,10 @@ def copy_gallery(source: str | Path, target: str | Path) -> tuple[int, int]:
     return read, new
 
 
-def _as_new(item: Item, embedding: np.ndarray, thumbnail: Thumbnail) -> NewItem:
+def _as_new(folders: Mapping[int, str | None], item: Item, embedding: np.ndarray, thumbnail: Thumbnail) -> NewItem:
     fields = ("source", "content_sha256", "label", "metadata", "added_at", "key")
-    return NewItem(embedding=embedding, thumbnail=thumbnail, **{name: getattr(item, name) for name in fields})
+    values = {name: getattr(item, name) for name in fields}
+    return NewItem(embedding=embedding, thumbnail=thumbnail, folder=folders.get(item.id), **values)
 
 
 @dataclass(frozen=True)

@@ -145,9 +145,10 @@ def calibration_json(gallery: VectorGallery) -> dict[str, Any] | None:
 
 
 def background_of(gallery: VectorGallery, vector: np.ndarray, exclude: int | None = None) -> Background:
-    """Return the background of a query, float32 [1, dim], in a search of all items but `exclude`."""
+    """Return the background of a query, float32 [1, dim], in a search of all images but that of item `exclude`."""
     similarities, ids = gallery.neighbours(vector, DEPTH + 2)
-    return background(similarities[0, (ids[0] != exclude) & (ids[0] != NO_ROW)])
+    own = list(gallery.store.contents_of([exclude]).values()) if exclude is not None else []
+    return background(similarities[0, ~np.isin(ids[0], [*own, NO_ROW])])
 
 
 def known_pairs(gallery: VectorGallery, queries: int = QUERIES) -> KnownPairs:
@@ -157,7 +158,7 @@ def known_pairs(gallery: VectorGallery, queries: int = QUERIES) -> KnownPairs:
         EvaluationError: There are fewer than `ENOUGH_PAIRS` pairs.
     """
     ids = gallery.index.current().ids()
-    codes = label_codes(gallery.store.labels(), ids)
+    codes = label_codes(gallery.store.content_labels(), ids)
     known = KnownPairs(*_results(gallery, ids, codes, queries))
     if len(known.pairs.same) < ENOUGH_PAIRS:
         raise EvaluationError(

@@ -310,13 +310,6 @@ class Database:
             raise gallery_error(error, self.path) from error
 
 
-def delete_items(db: sqlite3.Connection, ids: Iterable[int], change: int) -> int:
-    """Delete those of the items that exist, record their removal, and return their number."""
-    gone = [(item,) for item in ids if db.execute("DELETE FROM items WHERE id = ?", (item,)).rowcount]
-    db.executemany(f"INSERT INTO removals VALUES (?, {change})", gone)
-    return len(gone)
-
-
 def _file_id(path: Path, frozen: bool = False) -> tuple[int, ...]:
     """Return device and inode of a file, and if it is read as frozen what a change changes; () if it does not exist."""
     try:

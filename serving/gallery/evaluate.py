@@ -150,7 +150,7 @@ def model_change_steps(
             f"no two items of {before.address} that both models embed share a label.", code="too-few-samples"
         )
     if learnt:
-        labels = before.store.labels()
+        labels = before.store.content_labels()
         shared = np.array([item for item in shared.tolist() if labels[item] not in learnt], np.int64)
         if not len(shared):
             raise EvaluationError("a model learnt from all labels of the gallery.")
@@ -166,13 +166,13 @@ def model_change_steps(
 
 @dataclass(frozen=True)
 class LabelledItems:
-    """The items of a gallery as queries for one another.
+    """The images of a gallery as queries for one another.
 
     Attributes:
         gallery: The gallery.
-        ids: Ids of all items, int64 [n], ascending.
-        codes: Class of each item, int64 [n]; -1 without a label.
-        relatives: Number of other items with the same label, int64 [n].
+        ids: All images, int64 [n], ascending, each of which counts once.
+        codes: Class of each image, int64 [n]; -1 without a label, or if its items have several.
+        relatives: Number of other images with the same label, int64 [n].
     """
 
     gallery: VectorGallery
@@ -184,7 +184,7 @@ class LabelledItems:
     def of(cls, gallery: VectorGallery) -> LabelledItems:
         """Read the labels of a gallery. Raises `EvaluationError` where no two items share a label."""
         ids = gallery.index.current().ids()
-        codes = label_codes(gallery.store.labels(), ids)
+        codes = label_codes(gallery.store.content_labels(), ids)
         labelled = codes >= 0
         if not labelled.any():
             raise EvaluationError(f"{gallery.address} has no labelled items to measure it by.", code="no-labels")
@@ -246,8 +246,8 @@ def _in_order_of_items(dataset: Dataset, gallery: VectorGallery) -> Dataset | No
 
     None unless its images are the gallery's items, by SHA-256, and all items are labelled.
     """
-    labels, ids = gallery.store.labels(), gallery.store.ids_by_content()
-    if len(dataset) != len(ids) or None in labels.values():
+    labels, ids = gallery.store.content_labels(), gallery.store.ids_by_content()
+    if not len(dataset) == len(ids) == len(labels) or None in labels.values():
         return None
     images = {image_sha256(image): image for image in dataset.images}
     if images.keys() != ids.keys():
@@ -383,7 +383,7 @@ def _pairs(searcher: Searcher) -> list[Pair]:
 def _recalls(searcher: Searcher, labelled: Sequence[Pair]) -> dict[str, Any]:
     def recall(rows: list[np.ndarray]) -> float:
         found = [
-            next((hit.label for hit in hits if hit.id != item.id), None)
+            next((hit.label for hit in hits if not hit.shows(item.id)), None)
             for hits, (item, _, _) in zip(searcher.gallery.search(np.stack(rows), 2), labelled, strict=True)
         ]
         return float(np.mean([label == item.label for label, (item, _, _) in zip(found, labelled, strict=True)]))

@@ -27,11 +27,22 @@ from serving.gallery.index import NO_ROW, Neighbours
 from serving.gallery.index_files import LiveIndex
 from serving.gallery.store import MODEL, Store, store_model
 from serving.gallery.tune import measure_recall, sample_index
-from serving.gallery.types import AddResult, Hit, Item, NewItem, PutResult, is_address, parse_model, rank_hits
+from serving.gallery.types import (
+    AddResult,
+    Hit,
+    Item,
+    ItemUpdate,
+    NewItem,
+    PutResult,
+    is_address,
+    parse_model,
+    rank_hits,
+)
 from zoo.errors import (
     GalleryError,
     GalleryExistsError,
     GalleryNotFoundError,
+    ItemConflictError,
     ItemNotFoundError,
     ModelMismatchError,
     UsageError,
@@ -53,6 +64,9 @@ MAX_NOTES, COMPARED_NAMES, MAX_NAME = 3, 2000, 80
 
 SEARCHES = 5
 """Times that a search is repeated while other processes remove or replace what it finds."""
+
+EQUAL = 1e-6
+"""Difference of similarities below which two rows of an index may be of one image."""
 
 TUNING_ITEMS = 100_000
 """With more items, an approximate index is worth building."""
@@ -193,16 +207,18 @@ class VectorGallery:
         return parse_model(slot.model, self.address) if slot and slot.coming else None
 
     def add(self, items: Sequence[NewItem]) -> AddResult:
-        """Add all items, or none. When it returns, they are on disk and the next search finds them.
+        """Add all items, or none, as `Store.add`. When it returns, they are on disk and the next search finds them.
 
         Raises:
-            ItemConflictError: If a key is another image's, or an image has another key.
+            ItemConflictError: If a key is another image's.
         """
         self._changed = True
         return self.store.add(items)
 
     def put(self, items: Sequence[NewItem]) -> list[PutResult]:
-        """Create or replace the items with these keys. The next search finds a replaced image by its new vector.
+        """Create the items with these keys, or give them these images and descriptions.
+
+        The next search finds an item by the vector of its new image.
 
         Raises:
             UsageError: If an item has no key, or not a valid one (code "invalid-item"). Nothing is written then.
@@ -210,13 +226,21 @@ class VectorGallery:
         self._changed = True
         return self.store.put(items)
 
-    def remove(self, ids: Sequence[int]) -> int:
-        """Remove those of the items that exist, and return their number."""
+    def update(self, updates: Sequence[ItemUpdate]) -> dict[int, ItemConflictError]:
+        """Give items other places, descriptions and images, as `Store.update`."""
         self._changed = True
-        return self.store.remove(ids)
+        return self.store.update(updates)
+
+    def remove(self, ids: Sequence[int], remember: bool = False) -> int:
+        """Remove those of the items that exist, and return their number.
+
+        remember: note their places, so that an indexed folder does not bring them back.
+        """
+        self._changed = True
+        return self.store.remove(ids, remember)
 
     def describe_key(self, key: str, /, **values: Any) -> tuple[Item, int]:
-        """Describe the item with a key as `Store.describe` does; its id may change meanwhile.
+        """Describe the item with a key as `Store.describe` does; another process may replace it meanwhile.
 
         Return the item and the number of the change.
         """
@@ -229,10 +253,10 @@ class VectorGallery:
                 continue
 
     def remove_key(self, key: str) -> int:
-        """Remove the item with a key, or raise `ItemNotFoundError`. Return its id."""
+        """Remove the item with a key for good, or raise `ItemNotFoundError`. Return its id."""
         while True:
             item = self.store.item_of_key(key)
-            if self.remove([item.id]):
+            if self.remove([item.id], remember=True):
                 return item.id
 
     def search(
@@ -243,11 +267,13 @@ class VectorGallery:
         exact: bool = False,
         selection: Filter = EVERYTHING,
     ) -> list[list[Hit]]:
-        """Return the nearest items to each vector, best first, equal ones in the order of their ids.
+        """Return the nearest images to each vector, best first, equal ones in the order of their ids.
+
+        A hit is the best described item of its image, and names the other ones.
 
         Args:
             vectors: Unit vectors, float32 [q, dim].
-            k: Number of hits per vector; there are fewer if fewer items match.
+            k: Number of hits per vector; there are fewer if fewer images match.
             exclude_ids: Items to leave out.
             exact: Whether to compare all items, even if the gallery was tuned for an approximate index. Similarities
                 are always exact.
@@ -256,19 +282,29 @@ class VectorGallery:
         Raises:
             UsageError: If k or the vectors are not valid (code "invalid-value").
         """
-        excluded = set(exclude_ids) if k > 0 else set()
-        for _ in range(SEARCHES):
-            similarities, ids = self.neighbours(vectors, k + len(excluded), exact, selection)
-            wanted = set(ids.ravel().tolist()) - excluded - {NO_ROW}
-            items = self.store.items_by_id(sorted(wanted))
-            if len(items) == len(wanted):  # otherwise the others were replaced since, and are found by their new ids
-                break
-        return [rank_hits(*row, items)[:k] for row in zip(similarities, ids, strict=True)]
+        check_at_least("k", k, 1)
+        excluded = set(exclude_ids)
+        asked, attempts = k + len(excluded) + self.index.repeats, 0
+        while True:
+            similarities, ids = self.neighbours(vectors, asked, exact, selection)
+            contents = sorted(set(ids.ravel().tolist()) - {NO_ROW})
+            items = self.store.items_of(contents, selection, sorted(excluded))
+            hits = [rank_hits(*row, items) for row in zip(similarities, ids, strict=True)]
+            if ids.shape[1] >= asked and any(
+                last != NO_ROW and (len(row) < k or (self.index.repeats and row[k - 1].similarity - least < EQUAL))
+                for row, last, least in zip(hits, ids[:, -1].tolist(), similarities[:, -1].tolist(), strict=True)
+            ):
+                asked *= 2  # more items of one image may come than were asked for
+                continue
+            attempts += 1
+            # Images that are missing were replaced since, and their items are found by the new ones.
+            if len(items) == len(contents) or attempts == SEARCHES:
+                return [row[:k] for row in hits]
 
     def neighbours(
         self, vectors: np.ndarray, k: int, exact: bool = False, selection: Filter = EVERYTHING
     ) -> Neighbours:
-        """Return the hits of `search` as similarities and ids."""
+        """Return similarities and images of the nearest, as the index has them (`Store.contents_of`)."""
         check_at_least("k", k, 1)
         if vectors.ndim != 2 or vectors.shape[1] != self.card.dim or not np.isfinite(vectors).all():
             message = f"queries must be finite float32 [q, {self.card.dim}], not {list(vectors.shape)}."
@@ -358,6 +394,17 @@ def filter_notes(gallery: VectorGallery, selection: Filter, found: bool) -> list
     subject = "No item has" if store.count() <= COMPARED_NAMES else f"None of the first {COMPARED_NAMES:,} items has"
     unknown = list(islice((key for key in selection.where if key not in keys), MAX_NOTES))
     return [*notes, *(f"{subject} metadata called {_with_hint(key, keys)}" for key in unknown)]
+
+
+def group_notes(gallery: VectorGallery, group_by: str | None) -> list[str]:
+    """Return a sentence about a key of the metadata that results are grouped by and no item has."""
+    if group_by in (None, "label"):
+        return []
+    keys = gallery.store.overview.keys(COMPARED_NAMES)
+    subject = (
+        "No item has" if gallery.store.count() <= COMPARED_NAMES else f"None of the first {COMPARED_NAMES:,} items has"
+    )
+    return [] if group_by in keys else [f"{subject} metadata called {_with_hint(str(group_by), keys)}"]
 
 
 def _with_hint(name: str, known: Iterable[str]) -> str:

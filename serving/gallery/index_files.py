@@ -116,7 +116,13 @@ class TuningPlan:
 
 
 class LiveIndex:
-    """The index of an open gallery in one process. It catches up with the store before each search."""
+    """The index of an open gallery in one process. It catches up with the store before each search.
+
+    Attributes:
+        repeats: 0, since an image has one row, however many items show it.
+    """
+
+    repeats = 0
 
     def __init__(self, folder: Path, store: Store, device: str = "cpu") -> None:
         """Open the current generation and read later changes.
@@ -144,7 +150,7 @@ class LiveIndex:
 
     def search(self, vectors: np.ndarray, k: int, exact: bool = False, selection: Filter = EVERYTHING) -> Neighbours:
         """Search among the items that a filter lets through; as `Index.search`."""
-        return self.current().search(vectors, k, exact, self._store.matching_ids(selection) if selection else None)
+        return self.current().search(vectors, k, exact, self._store.matching_contents(selection) if selection else None)
 
     def stats(self) -> IndexStats:
         index, facts = self.current(), self._facts

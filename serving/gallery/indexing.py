@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 
 from serving.gallery.gallery import VectorGallery, delete_gallery, is_gallery
+from serving.gallery.matching import ImageFile, Matcher
 from serving.gallery.originals import indexed_folders, read_image, remember_files, remember_folder
 from serving.gallery.types import (
     UNCHANGED,
     Item,
+    ItemPlace,
     ItemUpdate,
     NewItem,
     PutResult,
@@ -26,13 +28,25 @@ from serving.gallery.types import (
     check_key,
     decode_image,
     equal_metadata,
+    folder_uri,
     name_as_source,
 )
 from zoo.console import Progress, count
+from zoo.data.columns import Column
 from zoo.data.decode import decode_in_threads
 from zoo.data.folder import leads_out, list_files
 from zoo.data.images import SUFFIXES
-from zoo.data.table import LabelFile, as_text, image_path, is_table, read_label_file, read_table
+from zoo.data.table import (
+    PLAIN,
+    LabelFile,
+    LabelRow,
+    TableFormat,
+    as_text,
+    image_path,
+    is_table,
+    read_label_file,
+    read_table,
+)
 from zoo.errors import (
     GalleryError,
     ImageError,
@@ -49,22 +63,11 @@ from zoo.paths import expand
 BATCH_SIZE = 64
 """Images that are embedded at once."""
 
+KNOWN_AT_ONCE = 1000
+"""Most files of one step, for a folder of which the gallery has nearly all."""
+
 ConfirmPrune = Callable[[VectorGallery, list[int]], bool]
 """Decides whether the items with these ids are removed."""
-
-
-@dataclass(frozen=True)
-class ImageFile:
-    """An image file to index.
-
-    source: its name in the gallery, such as the path below the indexed folder; key: the user's own name of it.
-    """
-
-    path: Path
-    source: str
-    label: str | None
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    key: str | None = None
 
 
 def find_images(
@@ -114,14 +117,14 @@ def listed_images(table: Path, rows: LabelFile) -> list[ImageFile]:
     """
     table = expand(table)
     root = _absolute(table.parent)
-    if not rows.metadata:
+    if not rows.rows:
         raise UsageError(f"{table} lists no images.", code="no-images")
     files = []
-    for name, metadata in rows.metadata.items():
-        path = _absolute(image_path(table, name))
+    for row in rows.rows:
+        path = _absolute(image_path(table, row.path))
         source = path.relative_to(root) if path.is_relative_to(root) else path
-        label, key = (rows.labels or {}).get(name), _checked_key(table, rows.keys.get(name))
-        files.append(ImageFile(path, name_as_source(source.as_posix()), label, metadata, key))
+        described = row.label, row.metadata, _checked_key(table, row.key)
+        files.append(ImageFile(path, name_as_source(source.as_posix()), *described))
     return files
 
 
@@ -167,16 +170,18 @@ class IndexingReport:
     Attributes:
         gallery: The gallery.
         found: Number of image files.
-        already_there: Number of files whose content the gallery had before.
+        added: Number of new items.
+        replaced: Number of items whose place or key has another image now.
+        already_there: Number of items with the same image as before.
         copies: Source of every file that has the content of an earlier file of the run, and that file's source.
-        moved: Number of items that got another source, label or metadata.
+        moved: Number of items that got another source, label, key or metadata.
         kept: Number of items that keep a label other than their folder's.
         differing: Source, id and label of items whose file asks for another label or other metadata.
         updated: How many of these got it.
         unreadable: Source and reason of every image that was left out.
-        refused: Source and reason of every image whose key is not given to it, since the image has another key.
-        replaced: Number of items that got another image under their key.
-        not_in_folder: Sources of items whose content is not among the images.
+        refused: Source and reason of every image that did not get its key.
+        stay_out: Sources of images whose items somebody has removed.
+        not_in_folder: Sources of items that are not among the images.
         pruned: How many of these were removed.
         other_folder: Another folder that was indexed into the gallery, so that pruning is refused.
         links_left_out: Sources of links that lead out of the folder.
@@ -184,6 +189,7 @@ class IndexingReport:
         unlabelled: Number of images that the file of labels does not name.
         labels_unused: Paths in the file of labels that the folder does not hold.
         metadata: Columns that are kept as metadata.
+        columns: What these hold, and cells that do not fit.
         items: Number of items in the gallery.
     """
 
@@ -199,6 +205,7 @@ class IndexingReport:
     updated: int = 0
     unreadable: list[tuple[str, str]] = field(default_factory=list)
     refused: list[tuple[str, str]] = field(default_factory=list)
+    stay_out: list[str] = field(default_factory=list)
     not_in_folder: list[str] = field(default_factory=list)
     pruned: int = 0
     other_folder: str | None = None
@@ -207,65 +214,153 @@ class IndexingReport:
     unlabelled: int = 0
     labels_unused: list[str] = field(default_factory=list)
     metadata: tuple[str, ...] = ()
+    columns: tuple[Column, ...] = ()
     items: int = 0
 
 
+@dataclass(frozen=True)
+class ReadFile:
+    """A file that was read. vector: its embedding, float32 [dim], None if the gallery has the image already."""
+
+    file: ImageFile
+    content_sha256: str
+    vector: np.ndarray | None = None
+    thumbnail: Thumbnail | None = None
+
+
 class IndexingRun:
-    """One run over image files, in their order: it writes new items, and moves and relabels known ones."""
+    """One run over image files, in their order: it adds new items, and gives known ones their images and places."""
 
     def __init__(
         self,
         gallery: VectorGallery,
         report: IndexingReport,
-        labelled: bool = False,
-        keys: Sequence[str] = (),
+        files: Sequence[ImageFile],
+        rows: LabelFile | None = None,
         update: bool = False,
+        readd: bool = False,
     ) -> None:
         """Begin a run that counts in `report`.
 
-        labelled: labels come from a file, not from folders; update: labels and the metadata `keys` of the files replace
-        those of items, also by none.
+        Args:
+            gallery: The gallery.
+            report: The report.
+            files: All files of the run.
+            rows: The table of labels and metadata, if they are not of folders.
+            update: Labels and metadata of the files replace those of items, also by none.
+            readd: Items that were removed are added again.
         """
-        self.gallery, self.report, self._labelled, self._keys, self._update = gallery, report, labelled, keys, update
-        self.differing: list[tuple[ImageFile, Item]] = []
-        self._moves: list[ItemUpdate] = []
-        self._keyed: list[tuple[ImageFile, ItemUpdate]] = []
+        self.gallery, self.report, self._update = gallery, report, update
+        rows = rows or LabelFile()
+        self._labelled, self._keys = rows.labelled, {column.name for column in rows.columns}
+        places = gallery.store.places()
+        self._items = Matcher(places, files)
+        self._removed = Matcher([] if readd else gallery.store.removed_places(), files)
+        self._followed: list[ItemPlace] = []
+        self._replaced: list[tuple[str, str]] = []
+        self._shown = Counter(place.content_sha256 for place in places)
         self._first: dict[str, ImageFile] = {}
-        self._duplicates: list[tuple[ImageFile, str]] = []
-        self._absent: dict[str, str] = {}
+        self._sources: dict[str, ImageFile] = {}
+        self.differing: list[tuple[ImageFile, Item]] = []
+
+    def has(self, content_sha256: str) -> bool:
+        """Return whether the gallery has an image, so that it need not be embedded."""
+        return self._shown[content_sha256] > 0
 
     def leave_out(self, file: ImageFile, reason: str) -> None:
-        """Report a file that cannot be read."""
+        """Report a file that cannot be read; its items stay unchanged."""
         self.report.unreadable.append((file.source, reason))
+        self._items.at_place(file)
 
-    def is_first(self, file: ImageFile, content_sha256: str) -> bool:
-        """Return whether no earlier file of the run has this content; a later one does not become an item."""
-        first = self._first.setdefault(content_sha256, file)
+    def write(self, files: Sequence[ReadFile]) -> None:
+        """Write the items of some files, new ones in one transaction and known ones in another."""
+        images = {read.content_sha256: read for read in files if read.vector is not None}
+        new: list[NewItem] = []
+        updates: list[tuple[ImageFile, ItemUpdate]] = []
+        for read in files:
+            file, content = read.file, read.content_sha256
+            if not self._is_only_one(file):
+                continue
+            places = self._items.at_place(file, content) or self._items.moved(file, content)
+            if not places and self._stays_out(read):
+                continue
+            self._note_copy(file, content)
+            known = [item for item in map(self._item, places) if item is not None]
+            self.report.already_there += len(places) - len(known)  # another process has removed them, and meant it
+            try:
+                if places:
+                    updates += [(file, update) for item in known if (update := self._change(read, item, images))]
+                else:
+                    new.append(self._new_item(read, images))
+            except ItemNotFoundError:
+                self.leave_out(file, "its image was removed from the gallery meanwhile; run again")
+        self._write(new, updates)
+        self._shown.update(item.content_sha256 for item in new)
+        for before, now in self._replaced:
+            self._shown[before] -= 1
+            self._shown[now] += 1
+        self._replaced.clear()
+
+    def _write(self, new: Sequence[NewItem], updates: Sequence[tuple[ImageFile, ItemUpdate]]) -> None:
+        if new:
+            added = self.gallery.add(new)
+            self.report.added += added.new
+            self.report.already_there += len(new) - added.new  # another process was faster
+        if updates:
+            refused = self.gallery.update([update for _, update in updates])
+            self.report.refused += [
+                (file.source, str(refused[update.item])) for file, update in updates if update.item in refused
+            ]
+
+    def _is_only_one(self, file: ImageFile) -> bool:
+        """Return whether no other file of the run has this name in the gallery; report it otherwise."""
+        first = self._sources.setdefault(f"{file.key or ''}\0{file.place}", file)
         if first is file:
             return True
-        if file.source != first.source:
-            self.report.copies.append((file.source, first.source))
-        if file.key not in (None, first.key):
-            self.report.refused.append((file.source, f"{first.source} is the same image, and has the key of the item"))
-        if file.label not in (None, first.label) or not equal_metadata(file.metadata, first.metadata):
-            self._duplicates.append((file, content_sha256))
+        self.report.unreadable.append((file.source, f"{first.path.name!a} has the same name in the gallery"))
         return False
 
-    def recognise(self, file: ImageFile, item: Item | None) -> None:
-        """Take over the source, label and metadata of a file whose content the gallery has; None: it was removed."""
-        self.report.already_there += 1
-        if item is None:
-            return
-        label = self._label(file, item)
+    def _stays_out(self, read: ReadFile) -> bool:
+        """Return whether the item of a file was removed, and note where the file is now."""
+        file, content = read.file, read.content_sha256
+        removed = self._removed.at_place(file, content) or self._removed.moved(file, content)
+        for place in removed:
+            now = replace(place, source=file.source, folder=file.folder, content_sha256=content)
+            if now != place:
+                self._followed.append(now)
+        if removed:
+            self.report.stay_out.append(file.source)
+        return bool(removed)
+
+    def _note_copy(self, file: ImageFile, content: str) -> None:
+        first = self._first.setdefault(content, file)
+        if first.place != file.place:
+            self.report.copies.append((file.source, first.source))
+
+    def _item(self, place: ItemPlace) -> Item | None:
+        try:
+            return self.gallery.store.item(place.id)
+        except ItemNotFoundError:  # removed by another process
+            return None
+
+    def _change(self, read: ReadFile, item: Item, images: Mapping[str, ReadFile]) -> ItemUpdate | None:
+        """Return what changes of an item by its file; None for nothing. Count it."""
+        file, label, metadata = read.file, self._label(read.file, item), self._metadata(read.file, item)
         self.report.kept += label != file.label and file.label is not None
-        metadata = self._metadata(file, item)
-        update = ItemUpdate(item.id, file.source, label, metadata)
-        if file.key not in (None, item.key):
-            self._keyed.append((file, update))
-        elif (item.source, item.label) != (file.source, label) or metadata is not UNCHANGED:
-            self._moves.append(update)
         if item.differs(file.label, file.metadata):
             self.differing.append((file, item))
+        is_new_image = item.content_sha256 != read.content_sha256
+        key = UNCHANGED if file.key in (None, item.key) else file.key
+        is_described = (item.label, item.source) == (label, file.source) and metadata is UNCHANGED
+        self.report.replaced += is_new_image
+        self.report.already_there += not is_new_image
+        if not is_new_image and is_described and key is UNCHANGED and self._items.folder_of(item.id) == file.folder:
+            return None
+        self.report.moved += not is_new_image and not (is_described and key is UNCHANGED)
+        image = self._new_item(read, images) if is_new_image else None
+        if image is not None:
+            self._replaced.append((item.content_sha256, read.content_sha256))
+        return ItemUpdate(item.id, file.source, label, metadata, file.folder, key, image)
 
     def _label(self, file: ImageFile, item: Item) -> str | None:
         """Return the item's label: the file's, unless somebody labelled the item by hand."""
@@ -282,68 +377,36 @@ class IndexingRun:
         metadata = {**unchanged, **file.metadata}
         return UNCHANGED if equal_metadata(metadata, item.metadata) else metadata
 
-    def write(self, items: Sequence[NewItem]) -> None:
-        """Add items, those with keys in a transaction of their own, which replaces the images that the keys had.
-
-        An item without a key that another process added meanwhile stays.
-        """
-        plain, keyed = [item for item in items if item.key is None], [item for item in items if item.key is not None]
-        if plain:
-            added = self.gallery.add(plain)
-            self.report.added += added.new
-            self.report.already_there += len(plain) - added.new
-        if keyed:
-            self._put(keyed)
-
-    def _put(self, items: Sequence[NewItem]) -> Counter[str]:
-        """Put items by their keys; count and report the outcomes."""
-        results = self.gallery.put(items)
-        statuses = Counter[str](result.status for result in results)
-        self.report.added += statuses["created"]
-        self.report.replaced += statuses["replaced"]
-        self.report.already_there += statuses["updated"] + statuses["unchanged"]
-        self.report.refused += [
-            (item.source, str(result.error)) for item, result in zip(items, results, strict=True) if result.error
-        ]
-        return statuses
-
-    def _give_keys(self) -> None:
-        """Give known images the keys of their files, unless they have others, and replace the images of these keys."""
-        store = self.gallery.store
-        for file, update in self._keyed:
-            try:
-                item = store.item(update.item)
-                vector, thumbnail = store.embedding(item.id), store.thumbnail(item.id)
-            except ItemNotFoundError:  # removed, or replaced by a file before
-                continue
-            metadata = item.metadata if isinstance(update.metadata, Unchanged) else update.metadata
-            content, added = item.content_sha256, item.added_at
-            new = NewItem(update.source, vector, thumbnail, content, update.label, metadata, added, file.key)
-            self.report.already_there -= 1  # it was counted when it was recognised
-            self.report.moved += self._put([new])["updated"]
+    def _new_item(self, read: ReadFile, images: Mapping[str, ReadFile]) -> NewItem:
+        """Return the item of a file. Raises `ItemNotFoundError` if the gallery has lost its image."""
+        image, file = images.get(read.content_sha256, read), read.file
+        vector, thumbnail = image.vector, image.thumbnail
+        if vector is None or thumbnail is None:
+            store = self.gallery.store
+            item = store.item_of_content(read.content_sha256)
+            if item is None:
+                raise ItemNotFoundError(f"the gallery has no image {read.content_sha256}.")
+            vector, thumbnail = store.embedding(item.id), store.thumbnail(item.id)
+        content, metadata = read.content_sha256, file.metadata
+        return NewItem(file.source, vector, thumbnail, content, file.label, metadata, key=file.key, folder=file.folder)
 
     def finish(self) -> None:
-        """Write moves, and report duplicates and the items that are not among the files."""
-        store = self.gallery.store
-        self._give_keys()
-        if self._moves:
-            store.update(self._moves)
-        self.report.moved += len(self._moves)
-        for file, content in self._duplicates:
-            if item := store.item_of_content(content):
-                self.report.differing.append((file.source, item.id, item.label))
-        contents = store.sources_by_content()
-        self._absent = {content: source for content, source in contents.items() if content not in self._first}
-        self.report.not_in_folder = list(self._absent.values())
+        """Report the items that are not among the files, and note where removed ones are now."""
+        if self._followed:
+            self.gallery.store.move_removed(self._followed)
+        self.report.not_in_folder = [place.source for place in self._absent()]
+
+    def _absent(self) -> list[ItemPlace]:
+        """Return the places of items that are not among the files; an image that a client added may be one of them."""
+        return [
+            place
+            for place in self._items.places
+            if place.id not in self._items.found and not (place.folder is None and place.content_sha256 in self._first)
+        ]
 
     def to_prune(self) -> list[int]:
-        """Return, after `finish`, the ids of items that are not among the files.
-
-        Items whose file cannot be read now are not among them; if no file can be read, none is.
-        """
-        unreadable = {source for source, _ in self.report.unreadable}
-        absent = [content for content, source in self._absent.items() if self._first and source not in unreadable]
-        return [item.id for item in map(self.gallery.store.item_of_content, absent) if item]
+        """Return the ids of items that are not among the files, none if no file can be read."""
+        return [place.id for place in self._absent()] if self._first or self.report.stay_out else []
 
 
 Fill = Callable[[IndexingRun, Embedder, Sequence[ImageFile], int, bool], None]
@@ -362,12 +425,16 @@ def index_folder(
     update: bool = False,
     prune: ConfirmPrune | None = None,
     follow_links: bool = False,
+    readd: bool = False,
+    how: TableFormat = PLAIN,
 ) -> IndexingReport:
     """Add all images of a folder or table to a gallery, which is created if it does not exist.
 
-    Each batch is one transaction. Unreadable images are left out and reported. An item that is already there keeps a
-    label that was given to it by hand. A folder's name replaces the label of an image that moved and had its former
-    folder's name; a label from a file always does, unless it is empty.
+    An item is an image at a place: a file with other bytes is the same item with a new image, and a file elsewhere is
+    another item, unless it has the bytes of one whose file is gone. Each batch is stored when it is embedded.
+    Unreadable images are left out and reported. An item that is already there keeps a label that was given to it by
+    hand. A folder's name replaces the label of an image that moved and had its former folder's name; a label from a
+    file always does, unless it is empty.
 
     Args:
         embedder: The model.
@@ -382,6 +449,8 @@ def index_folder(
         update: Labels and metadata become those of `images` and `labels`, also where these are empty.
         prune: Decides whether items that are not among the images are removed.
         follow_links: Whether to follow links that lead out of the folder. By default these are left out and reported.
+        readd: Whether images whose items somebody has removed are added again.
+        how: How the cells of the table, or of `labels`, are written.
 
     Raises:
         DatasetError: The folder cannot be read.
@@ -389,7 +458,7 @@ def index_folder(
         ModelMismatchError: Another model embedded the gallery.
         GalleryError: No image can be read.
     """
-    files, rows, report = _list_images(images, out, labels, follow_links)
+    files, rows, report = _list_images(images, out, labels, follow_links, how)
     check_at_least("batch_size", batch_size, 1)
     is_new = not is_gallery(out)
     gallery = VectorGallery.create(out, embedder.card, model_ref) if is_new else VectorGallery.open(out)
@@ -403,7 +472,7 @@ def index_folder(
                 code="overwrites-input",
             )
         report.other_folder = str(other) if other else None
-        run = IndexingRun(gallery, report, rows.labels is not None, rows.columns, update)
+        run = IndexingRun(gallery, report, files, rows, update, readd)
         (embed or fill)(run, embedder, files, batch_size, progress)
         run.finish()
         remember_folder(gallery, source_root(images))
@@ -411,7 +480,7 @@ def index_folder(
         if prune is not None and (absent := run.to_prune()) and prune(gallery, absent):
             report.pruned = gallery.remove(absent)
         report.items = gallery.store.count()
-    if report.items == 0:
+    if report.items == 0 and not report.stay_out:
         if is_new:
             delete_gallery(out)
         raise GalleryError(none_readable_message(len(files), ": ".join(report.unreadable[0])), code="no-images")
@@ -421,16 +490,15 @@ def index_folder(
 def add_files(
     gallery: VectorGallery, embedder: Embedder, files: Sequence[ImageFile], progress: bool = False, update: bool = False
 ) -> IndexingReport:
-    """Add single files to a gallery.
+    """Add single files to a gallery, also those whose items somebody has removed.
 
     An item that is already there stays, and the report names it if its file asks for another label or other metadata;
     with `update` it gets them. The source of a file is its path below an indexed folder, or its full path.
     """
     gallery.check_model(embedder.card, reference(embedder.folder))
-    folders = indexed_folders(gallery)
-    files = [replace(file, source=_source_below(file.path, folders)) for file in files]
+    files = _placed_below(files, indexed_folders(gallery))
     report = IndexingReport(gallery.address, len(files))
-    run = IndexingRun(gallery, report)
+    run = IndexingRun(gallery, report, files, readd=True)
     fill(run, embedder, files, BATCH_SIZE, progress)
     remember_files(gallery, [file.path for file in files])
     for file, item in run.differing:
@@ -443,61 +511,60 @@ def add_files(
 
 
 def put_file(gallery: VectorGallery, embedder: Embedder, file: ImageFile, key: str) -> PutResult:
-    """Create or replace the item with a key by an image file, its label and its metadata.
+    """Create the item with a key, or give it an image file, its label and its metadata.
 
     Raises:
         ImageError: The file cannot be read.
-        ItemConflictError: The image has another key.
         UsageError: The key is not valid.
     """
     gallery.check_model(embedder.card, reference(embedder.folder))
-    file = replace(file, source=_source_below(file.path, indexed_folders(gallery)), key=check_key(key))
+    (file,) = _placed_below([replace(file, key=check_key(key))], indexed_folders(gallery))
     data, content = _read_file(file)
-    (item,) = _embedded(embedder, [_NewImage(file, content, *decode_image(data, embedder.preprocessing))])
-    (result,) = gallery.put([item])
-    if result.error is not None:
-        raise result.error
+    pixels, thumbnail = decode_image(data, embedder.preprocessing)
+    vector, described = embedder.embed_pixels(pixels[None])[0], (file.label, file.metadata)
+    new = NewItem(file.source, vector, thumbnail, content, *described, key=key, folder=file.folder)
+    (result,) = gallery.put([new])
     remember_files(gallery, [file.path])
     return result
 
 
 def fill(run: IndexingRun, embedder: Embedder, files: Sequence[ImageFile], batch_size: int, progress: bool) -> None:
-    """Embed the files and add them to the gallery; threads decode up to two batches ahead."""
-    batch: list[_NewImage] = []
+    """Embed the files and write their items; threads decode up to two batches ahead."""
+    batch: list[_DecodedFile] = []
+    new: set[str] = set()
     chunk = max(1, min(8, batch_size // 4))
-    decoded = decode_in_threads(partial(_decode, run.gallery, embedder), files, 2 * batch_size, chunk)
+    decoded = decode_in_threads(partial(_decode, run, embedder), files, 2 * batch_size, chunk)
     with Progress("index", len(files), progress) as bar:
         for file, image in zip(files, decoded, strict=True):
             if isinstance(image, ImageError):
                 run.leave_out(file, str(image))
-            elif run.is_first(file, image.content_sha256):
-                if isinstance(image, Item):
-                    run.recognise(file, image)
-                else:
-                    batch.append(image)
-            if len(batch) == batch_size:
-                run.write(_embedded(embedder, batch))
+            else:
+                batch.append(image)
+                new.update([] if run.has(image.content_sha256) else [image.content_sha256])
+            if len(new) == batch_size or len(batch) == KNOWN_AT_ONCE:
+                run.write(_embedded(run, embedder, batch))
                 batch.clear()
+                new.clear()
             bar.update()
-    if batch:
-        run.write(_embedded(embedder, batch))
+    run.write(_embedded(run, embedder, batch))
 
 
 @dataclass(frozen=True)
-class _NewImage:
-    """A decoded image that the gallery does not have."""
+class _DecodedFile:
+    """A file that was read. pixels: None if the gallery has the image."""
 
     file: ImageFile
     content_sha256: str
-    pixels: np.ndarray
-    thumbnail: Thumbnail
+    pixels: np.ndarray | None = None
+    thumbnail: Thumbnail | None = None
 
 
-def _decode(gallery: VectorGallery, embedder: Embedder, file: ImageFile) -> _NewImage | Item:
-    """Return a decoded image, or the item that has its content. Raises `ImageError`."""
+def _decode(run: IndexingRun, embedder: Embedder, file: ImageFile) -> _DecodedFile:
+    """Return a file, decoded unless the gallery has its image. Raises `ImageError`."""
     data, content = _read_file(file)
-    item = gallery.store.item_of_content(content)
-    return item or _NewImage(file, content, *decode_image(data, embedder.preprocessing))
+    if run.has(content):
+        return _DecodedFile(file, content)
+    return _DecodedFile(file, content, *decode_image(data, embedder.preprocessing))
 
 
 def _read_file(file: ImageFile) -> tuple[bytes, str]:
@@ -507,25 +574,54 @@ def _read_file(file: ImageFile) -> tuple[bytes, str]:
         raise ImageError(f"the file cannot be read: {error.strerror or error}.") from None
 
 
-def _embedded(embedder: Embedder, batch: Sequence[_NewImage]) -> list[NewItem]:
-    vectors = embedder.embed_pixels(np.stack([image.pixels for image in batch]))
+def _embedded(run: IndexingRun, embedder: Embedder, batch: Sequence[_DecodedFile]) -> list[ReadFile]:
+    """Return the files with the embeddings of those images that the gallery does not have, each embedded once."""
+    files, new = [], dict[str, _DecodedFile]()
+    for image in batch:
+        content = image.content_sha256
+        if run.has(content) or content in new or (image := _with_pixels(run, embedder, image)).pixels is not None:
+            files.append(image)
+            new |= {} if run.has(content) else {content: new.get(content, image)}
+    vectors = embedder.embed_pixels(np.stack([image.pixels for image in new.values()])) if new else ()
+    embedded = {
+        content: ReadFile(image.file, content, vector, image.thumbnail)
+        for (content, image), vector in zip(new.items(), vectors, strict=True)
+    }
     return [
-        new_item(image.file, vector, image.thumbnail, image.content_sha256)
-        for image, vector in zip(batch, vectors, strict=True)
+        replace(embedded.get(image.content_sha256, ReadFile(image.file, image.content_sha256)), file=image.file)
+        for image in files
     ]
 
 
-def new_item(file: ImageFile, vector: np.ndarray, thumbnail: Thumbnail, content_sha256: str) -> NewItem:
-    """Return the item of an image file with its embedding, float32 [dim]."""
-    return NewItem(file.source, vector, thumbnail, content_sha256, file.label, file.metadata, key=file.key)
+def _with_pixels(run: IndexingRun, embedder: Embedder, image: _DecodedFile) -> _DecodedFile:
+    """Return a file that the gallery does not have, decoded; without pixels, and reported, if it has changed.
+
+    The gallery may have lost an image, when an earlier file of the run gave the item that showed it another one.
+    """
+    if image.pixels is not None:
+        return image
+    try:
+        again = _decode(run, embedder, image.file)
+    except ImageError as error:
+        run.leave_out(image.file, str(error))
+        return image
+    if again.content_sha256 == image.content_sha256:
+        return again
+    run.leave_out(image.file, "it was changed while it was read; run again")
+    return image
 
 
-def _source_below(path: Path, folders: Sequence[Path]) -> str:
-    """Return the path of a file below the first of the folders that holds it, or its full path."""
-    path = _absolute(path)
-    resolved = path.parent.resolve() / path.name  # as the folders are
-    below = next((resolved.relative_to(folder) for folder in folders if resolved.is_relative_to(folder)), path)
-    return name_as_source(below.as_posix())
+def _placed_below(files: Sequence[ImageFile], folders: Sequence[Path]) -> list[ImageFile]:
+    """Return files with their paths below the first of the folders that holds each, or their full paths."""
+    placed = []
+    for file in files:
+        path = _absolute(file.path)
+        resolved = path.parent.resolve() / path.name  # as the folders are
+        folder = next((folder for folder in folders if resolved.is_relative_to(folder)), None)
+        source = path if folder is None else resolved.relative_to(folder)
+        uri = folder_uri(folder or path.parent)
+        placed.append(replace(file, source=name_as_source(source.as_posix()), folder=uri))
+    return placed
 
 
 def _below(path: Path, folder: Path) -> str:
@@ -544,9 +640,9 @@ def _absolute(path: Path) -> Path:
 
 
 def _list_images(
-    images: Path, out: str | Path, labels: Path | None, follow_links: bool
+    images: Path, out: str | Path, labels: Path | None, follow_links: bool, how: TableFormat
 ) -> tuple[list[ImageFile], LabelFile, IndexingReport]:
-    """Return the image files, the rows of a CSV file about them, and a report so far."""
+    """Return the image files, those with a row of a table first, the table's rows, and a report so far."""
     if is_table(images):
         if labels is not None:
             raise UsageError(
@@ -554,15 +650,22 @@ def _list_images(
                 code="option-without-effect",
             )
         table = as_text(images)
-        rows = read_table(table)
+        rows = read_table(table, how)
         files, links = _without_links(listed_images(table, rows), table.parent, follow_links)
-        return files, rows, IndexingReport(str(out), len(files), metadata=rows.columns, links_left_out=links)
-    files, others, links = find_images(images, [Path(out), *([labels] if labels else [])], follow_links)
-    report = IndexingReport(str(out), len(files), other_files=others, links_left_out=links)
-    if labels is None:
-        return files, LabelFile(), report
-    rows = read_label_file(labels, {file.source for file in files}, images)
-    return _described(files, rows, labels, report), rows, report
+        report = IndexingReport(str(out), len(files), links_left_out=links)
+    else:
+        files, others, links = find_images(images, [Path(out), *([labels] if labels else [])], follow_links)
+        report = IndexingReport(str(out), len(files), other_files=others, links_left_out=links)
+        rows = LabelFile()
+        if labels is not None:
+            rows = read_label_file(labels, {file.source for file in files}, images, how)
+            files = _described(files, rows, labels, report)
+        elif how != PLAIN:
+            message = "how cells are written is for a table; name it with --labels, or in place of the folder."
+            raise UsageError(message, code="option-without-effect")
+    report.columns, report.metadata = rows.columns, tuple(column.name for column in rows.columns)
+    folder = folder_uri(source_root(images))
+    return [replace(file, folder=folder) for file in files], rows, report
 
 
 def _without_links(files: Sequence[ImageFile], root: Path, follow_links: bool) -> tuple[list[ImageFile], list[str]]:
@@ -586,24 +689,29 @@ def _without_links(files: Sequence[ImageFile], root: Path, follow_links: bool) -
 
 
 def _described(files: Sequence[ImageFile], rows: LabelFile, path: Path, report: IndexingReport) -> list[ImageFile]:
-    """Return the files with labels and metadata from a file of labels."""
-    sources, names = {file.source for file in files}, rows.metadata.keys()
-    report.unlabelled, report.labels_unused = len(sources - names), sorted(names - sources)
-    report.metadata = rows.columns
-    if report.unlabelled == len(files):
+    """Return the files with labels and metadata from a file of labels, one for each row, and then the other files."""
+    by_source: dict[str, list[LabelRow]] = {}
+    for row in rows.rows:
+        by_source.setdefault(row.path, []).append(row)
+    unlisted = [file for file in files if file.source not in by_source]
+    report.unlabelled = len(unlisted)
+    report.labels_unused = sorted(by_source.keys() - {file.source for file in files})
+    if len(unlisted) == len(files):
         example = files[0].source
         raise UsageError(
             f"{path} names none of the {len(files)} images; paths are below the folder, as {example}.", code="no-images"
         )
-    return [
+    listed = [
         replace(
             file,
-            label=file.label if rows.labels is None else rows.labels.get(file.source),
-            metadata=rows.metadata.get(file.source, {}),
-            key=_checked_key(path, rows.keys.get(file.source)),
+            label=row.label if rows.labelled else file.label,
+            metadata=row.metadata,
+            key=_checked_key(path, row.key),
         )
         for file in files
+        for row in by_source.get(file.source, ())
     ]
+    return listed + [replace(file, label=None) if rows.labelled else file for file in unlisted]
 
 
 def _other_folder(gallery: VectorGallery, folder: Path) -> Path | None:

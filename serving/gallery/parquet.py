@@ -49,6 +49,7 @@ MAX_BYTES = {
     "content_sha256": 64,
     "added_at": 64,
     "key": 4 * MAX_KEY,
+    "folder": 4 * MAX_SOURCE,
     "thumbnail": MAX_THUMBNAIL_BYTES,
     "thumbnail_type": 64,
 }
@@ -105,8 +106,8 @@ def export_gallery(path: str | Path, out: Path) -> int:
 def import_gallery(source: Path, out: str | Path) -> ImportedItems:
     """Add an export's items to a gallery, which is created if it does not exist.
 
-    Items get new ids, in the old order; content that the gallery has is skipped. The calibration is taken over if
-    the gallery then has just these items and no later one.
+    Items get new ids, in the old order; those whose places the gallery has are skipped. The calibration is taken over
+    if the gallery then has just these items and no later one.
 
     Raises:
         GalleryError: The export is incomplete or damaged.
@@ -143,9 +144,10 @@ def _write(path: str | Path, out: Path) -> int:
         index = faiss.IndexIDMap(faiss.IndexFlatIP(dim))
         kinds = _metadata_kinds(gallery.store.rows())
         schema = _schema(dim, kinds)
+        folders = {place.id: place.folder for place in gallery.store.places()}
         with parquet.ParquetWriter(folder / ITEMS, schema, compression="zstd") as writer:
             for rows in _batches(gallery.store.rows()):
-                writer.write_table(_table(rows, schema, kinds))
+                writer.write_table(_table(rows, schema, kinds, folders))
                 index.add_with_ids(np.stack([row[1] for row in rows]), np.array([row[0].id for row in rows], np.int64))
         _write_index(index, folder / INDEX)
         write_bytes(folder / MODEL, model_json(gallery.card, gallery.model_ref).encode())
@@ -201,7 +203,7 @@ def _column(key: str) -> str:
 
 
 def _schema(dim: int, kinds: Mapping[str, Any]) -> Any:
-    text = ("source", "label", "metadata", "content_sha256", "added_at", "key")
+    text = ("source", "label", "metadata", "content_sha256", "added_at", "key", "folder")
     return pa.schema(
         [
             pa.field("id", pa.int64()),
@@ -214,11 +216,12 @@ def _schema(dim: int, kinds: Mapping[str, Any]) -> Any:
     )
 
 
-def _table(rows: Sequence[Row], schema: Any, kinds: Mapping[str, Any]) -> Any:
+def _table(rows: Sequence[Row], schema: Any, kinds: Mapping[str, Any], folders: Mapping[int, str | None]) -> Any:
     values = [
         {
             **_metadata_columns(item.metadata, kinds),
             **vars(item),
+            "folder": folders.get(item.id),
             "metadata": json.dumps(item.metadata, ensure_ascii=False),
             "embedding": embedding,
             "thumbnail": thumbnail.data,
@@ -234,7 +237,7 @@ def _new_item(row: dict[str, Any]) -> NewItem:
         embedding=np.array(row["embedding"], np.float32),
         thumbnail=Thumbnail(row["thumbnail"], row["thumbnail_type"]),
         metadata=parse_json(row["metadata"]),
-        **{name: row[name] for name in ("source", "content_sha256", "label", "added_at", "key")},
+        **{name: row[name] for name in ("source", "content_sha256", "label", "added_at", "key", "folder")},
     )
 
 

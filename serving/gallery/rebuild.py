@@ -64,17 +64,26 @@ NOTICE = 3.0
 
 
 @dataclass(frozen=True)
-class MissingItem:
-    """An item that cannot be embedded, and why."""
+class ShownImage:
+    """An image, by its number in the gallery, and the items that show it."""
 
+    id: int
+    items: tuple[Item, ...]
+
+
+@dataclass(frozen=True)
+class MissingItem:
+    """An item that cannot be embedded, because its image cannot, and why."""
+
+    image: int
     item: int
     source: str
     reason: str
 
 
 Outcome = tuple[list[StagedEmbedding], list[MissingItem]]
-EmbedItems = Callable[[Iterable[Sequence[Item]]], Iterator[Outcome]]
-"""Embeds batches of items: yields, per batch, the embeddings and the items that have none."""
+EmbedImages = Callable[[Iterable[Sequence[ShownImage]]], Iterator[Outcome]]
+"""Embeds batches of images: yields, per batch, the embeddings and the items that have none."""
 
 
 class MissingItemsError(GalleryError):
@@ -99,7 +108,7 @@ class Rebuild:
         items: Store,
         staging: Staging,
         token: str,
-        embed: EmbedItems,
+        embed: EmbedImages,
         batch_size: int = 64,
         progress: bool = False,
     ) -> None:
@@ -124,24 +133,27 @@ class Rebuild:
 
     def missing(self) -> list[MissingItem]:
         """Return the items that cannot be embedded and are still in the gallery."""
-        present = self.items.items_by_id(list(self._missing))
-        return [item for item_id, item in self._missing.items() if item_id in present]
+        present = self.items.items_of(list(self._missing))
+        return [item for image, item in self._missing.items() if present.get(image)]
 
     def _embed(self, ids: Sequence[int]) -> Iterator[int]:
-        """Embed items and write their embeddings; yield the number of items of each batch."""
+        """Embed images and write their embeddings; yield the number of images of each batch."""
         starts = range(0, len(ids), self.batch_size)
-        batches = (list(self.items.items_by_id(ids[start : start + self.batch_size]).values()) for start in starts)
+        batches = (self._images(ids[start : start + self.batch_size]) for start in starts)
         for made, missing in self.embed(batches):
             self.staging.put(self.token, made)
             self.embedded += len(made)
-            self._missing |= {item.item: item for item in missing}
+            self._missing |= {item.image: item for item in missing}
             yield len(made) + len(missing)
 
+    def _images(self, ids: Sequence[int]) -> list[ShownImage]:
+        return [ShownImage(image, tuple(items)) for image, items in self.items.items_of(ids).items() if items]
+
     def _left(self, drop: bool) -> list[int]:
-        """Return the ids of items that cannot be embedded. Raises `MissingItemsError` unless they may be dropped."""
+        """Return the images that cannot be embedded. Raises `MissingItemsError` unless they may be dropped."""
         if (left := self.missing()) and not drop:
             raise MissingItemsError(left)
-        return [item.item for item in left]
+        return [item.image for item in left]
 
     def swap(self, drop: bool = False) -> None:
         """Swap the slots.
@@ -175,8 +187,8 @@ class Rebuild:
         return True
 
 
-class _ItemEmbedder:
-    """Embedding of items by their image files, or by their thumbnails where the files are missing.
+class _ImageEmbedder:
+    """Embedding of images by the files of their items, or by their thumbnails where the files are missing.
 
     A PNG thumbnail is the image pixel by pixel (serving.gallery.types) and always serves; a smaller one if allowed.
     """
@@ -185,38 +197,45 @@ class _ItemEmbedder:
         """Prepare; `items` is not shared, as threads read it; `thumbnails`: whether smaller ones serve."""
         self.items, self.embedder, self.originals, self.thumbnails = items, embedder, originals, thumbnails
 
-    def embed(self, batches: Iterable[Sequence[Item]]) -> Iterator[Outcome]:
-        """Embed batches of items; threads decode the next batch meanwhile. An `EmbedItems`."""
-        numbered = ((number, item) for number, items in enumerate(batches) for item in items)
+    def embed(self, batches: Iterable[Sequence[ShownImage]]) -> Iterator[Outcome]:
+        """Embed batches of images; threads decode the next batch meanwhile. An `EmbedImages`."""
+        numbered = ((number, image) for number, images in enumerate(batches) for image in images)
         pictured = map_in_threads(self._numbered_picture, numbered, DECODED_AHEAD)
         for _, group in groupby(pictured, key=itemgetter(0)):
-            outcomes = [(item, picture) for _, item, picture in group]
+            outcomes = [(image, picture) for _, image, picture in group]
             missing = [
-                MissingItem(item.id, item.source, str(error)) for item, error in outcomes if isinstance(error, ZooError)
+                MissingItem(image.id, image.items[0].id, image.items[0].source, str(error))
+                for image, error in outcomes
+                if isinstance(error, ZooError)
             ]
-            yield self._embedded([(item, *made) for item, made in outcomes if not isinstance(made, ZooError)]), missing
+            yield (
+                self._embedded([(image, *made) for image, made in outcomes if not isinstance(made, ZooError)]),
+                missing,
+            )
 
-    def _embedded(self, pictures: Sequence[tuple[Item, np.ndarray, bool]]) -> list[StagedEmbedding]:
+    def _embedded(self, pictures: Sequence[tuple[ShownImage, np.ndarray, bool]]) -> list[StagedEmbedding]:
         if not pictures:
             return []
         vectors = self.embedder.embed_pixels(np.stack([pixels for _, pixels, _ in pictures])).astype(np.float32)
         return [
-            StagedEmbedding(item.id, vector_to_blob(vector, self.embedder.dim, item.source), small)
-            for (item, _, small), vector in zip(pictures, vectors, strict=True)
+            StagedEmbedding(image.id, vector_to_blob(vector, self.embedder.dim, image.items[0].source), small)
+            for (image, _, small), vector in zip(pictures, vectors, strict=True)
         ]
 
-    def _numbered_picture(self, numbered: tuple[int, Item]) -> tuple[int, Item, tuple[np.ndarray, bool] | ZooError]:
-        """Return the number of the batch, the item, and its picture or the error."""
+    def _numbered_picture(
+        self, numbered: tuple[int, ShownImage]
+    ) -> tuple[int, ShownImage, tuple[np.ndarray, bool] | ZooError]:
+        """Return the number of the batch, the image, and its picture or the error."""
         try:
             return *numbered, self._picture(numbered[1])
         except ZooError as error:
             return *numbered, error
 
-    def _picture(self, item: Item) -> tuple[np.ndarray, bool]:
+    def _picture(self, image: ShownImage) -> tuple[np.ndarray, bool]:
         """Return pixels, and whether they are of a thumbnail. Raises `GalleryError` or `ImageError`."""
-        data, small = self.originals.read(item), False
+        small, data = False, next(filter(None, map(self.originals.read, image.items)), None)
         if data is None:
-            thumbnail = self.items.thumbnail(item.id)
+            thumbnail = self.items.thumbnail(image.items[0].id)
             if thumbnail == NO_PICTURE:
                 raise ImageError("only its embedding is known, and no image")
             data, small = thumbnail.data, thumbnail.media_type != "image/png"
@@ -392,7 +411,7 @@ def begin_upgrade(
     new, thumbnails = embedder.card, rule == "thumbnail"
     with closing(Store(folder / STORE)) as store, closing(Store(folder / STORE)) as reader:
         token = store.staging.begin(model_json(card, ref), model_json(new, model_ref), new.fingerprint, new.dim)
-        embed = _ItemEmbedder(reader, embedder, originals, thumbnails).embed
+        embed = _ImageEmbedder(reader, embedder, originals, thumbnails).embed
         rebuild = Rebuild(store, store.staging, token, embed, batch_size, progress)
         yield Upgrade(folder, embedder, rebuild, rule)
 

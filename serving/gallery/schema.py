@@ -11,7 +11,7 @@ from typing import Any
 
 from zoo.errors import GalleryError
 
-SCHEMA = 10
+SCHEMA = 11
 """The version of the tables; files of another one are refused."""
 
 APPLICATION_ID = 0x5A4F4F47
@@ -22,7 +22,7 @@ METRIC = "cosine"
 MAX_CHANGE = 2**53
 """Largest number of changes of a gallery: SQLite's numbers end at 2**63."""
 MAX_DIM = 2**16
-_INTEGERS = ("change", "coming", "count", "dim", "other change", "other coming", "other dim")
+_INTEGERS = ("change", "coming", "contents", "count", "dim", "other change", "other coming", "other dim")
 """Facts of a store that are numbers; the others are texts."""
 
 _TABLES = f"""
@@ -30,62 +30,83 @@ PRAGMA journal_mode = WAL;
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {SCHEMA};
 CREATE TABLE state (key TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID;
+-- Images: each is embedded, pictured and indexed once, however many items show it.
+CREATE TABLE contents (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    content_sha256 TEXT NOT NULL UNIQUE,
+    change INTEGER NOT NULL
+);
+CREATE INDEX contents_by_change ON contents (change);
+-- Images at a place: the file `source` in `folder` (a URI, '' for a folder of another machine), or the user's `key`.
+-- An item without both, as a client adds it, has no place. change: the last one that gave it an image.
 CREATE TABLE items (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     source TEXT NOT NULL,
     label TEXT,
     metadata TEXT NOT NULL,
-    content_sha256 TEXT NOT NULL UNIQUE,
+    content INTEGER NOT NULL REFERENCES contents (id),
     added_at TEXT NOT NULL,
-    change INTEGER NOT NULL
+    change INTEGER NOT NULL,
+    key TEXT UNIQUE,
+    folder TEXT
 );
-CREATE INDEX items_by_change ON items (change);
 CREATE INDEX items_by_label ON items (label, id);
--- Not a column of items, so that reading these does not read all thumbnails.
+CREATE INDEX items_by_source ON items (source);
+CREATE INDEX items_by_content ON items (content, id);
+-- Places whose items somebody removed: an indexed folder does not bring them back.
+CREATE TABLE removed_places (
+    source TEXT NOT NULL,
+    key TEXT,
+    folder TEXT,
+    content_sha256 TEXT NOT NULL
+);
+-- Not a column of contents, so that reading these does not read all thumbnails.
 CREATE TABLE thumbnails (
-    item INTEGER PRIMARY KEY REFERENCES items (id) ON DELETE CASCADE,
+    content INTEGER PRIMARY KEY REFERENCES contents (id) ON DELETE CASCADE,
     media_type TEXT NOT NULL,
     data BLOB NOT NULL
 );
-CREATE TABLE removals (item INTEGER PRIMARY KEY, change INTEGER NOT NULL);
+-- Contents that no item shows any more, for the index.
+CREATE TABLE removals (content INTEGER PRIMARY KEY, change INTEGER NOT NULL);
 CREATE INDEX removals_by_change ON removals (change);
--- from_thumbnail: 1 if it was made of the item's thumbnail, because the image was not available.
+-- from_thumbnail: 1 if it was made of the thumbnail, because the image was not available.
 CREATE TABLE embeddings (
-    item INTEGER PRIMARY KEY REFERENCES items (id) ON DELETE CASCADE,
+    content INTEGER PRIMARY KEY REFERENCES contents (id) ON DELETE CASCADE,
     embedding BLOB NOT NULL,
     from_thumbnail INTEGER NOT NULL DEFAULT 0
 );
 CREATE TABLE embeddings_other (
-    item INTEGER PRIMARY KEY REFERENCES items (id) ON DELETE CASCADE,
+    content INTEGER PRIMARY KEY REFERENCES contents (id) ON DELETE CASCADE,
     embedding BLOB NOT NULL,
     from_thumbnail INTEGER NOT NULL DEFAULT 0
 );
 -- Read at every change that an index applies; counting would take longer with more items.
-INSERT INTO state VALUES ('count', 0);
+INSERT INTO state VALUES ('count', 0), ('contents', 0);
 CREATE TRIGGER items_added AFTER INSERT ON items BEGIN
     UPDATE state SET value = value + 1 WHERE key = 'count';
 END;
 CREATE TRIGGER items_removed AFTER DELETE ON items BEGIN
     UPDATE state SET value = value - 1 WHERE key = 'count';
 END;
--- A client's own name of an item, so that sending it twice adds it once.
-CREATE TABLE keys (
-    item INTEGER PRIMARY KEY REFERENCES items (id) ON DELETE CASCADE,
-    key TEXT NOT NULL UNIQUE
-);
+CREATE TRIGGER contents_added AFTER INSERT ON contents BEGIN
+    UPDATE state SET value = value + 1 WHERE key = 'contents';
+END;
+CREATE TRIGGER contents_removed AFTER DELETE ON contents BEGIN
+    UPDATE state SET value = value - 1 WHERE key = 'contents';
+END;
 -- Near-duplicates (serving.duplicates). hash: of the thumbnail, NULL if it cannot be decoded; sides of the image in
 -- pixels, NULL if they are not known; sharpness: NULL until it is measured.
 CREATE TABLE pictures (
-    item INTEGER PRIMARY KEY REFERENCES items (id) ON DELETE CASCADE,
+    content INTEGER PRIMARY KEY REFERENCES contents (id) ON DELETE CASCADE,
     hash BLOB,
     width INTEGER,
     height INTEGER,
     sharpness REAL
 );
--- first < second; part: 1 if distance is of the part that both show.
+-- Pairs of contents, first < second; part: 1 if distance is of the part that both show.
 CREATE TABLE copies (
-    first INTEGER NOT NULL REFERENCES items (id) ON DELETE CASCADE,
-    second INTEGER NOT NULL REFERENCES items (id) ON DELETE CASCADE,
+    first INTEGER NOT NULL REFERENCES contents (id) ON DELETE CASCADE,
+    second INTEGER NOT NULL REFERENCES contents (id) ON DELETE CASCADE,
     similarity REAL NOT NULL,
     distance INTEGER NOT NULL,
     mirrored INTEGER NOT NULL,
@@ -112,21 +133,31 @@ _OF_OTHERS = (
 _OBJECTS = "SELECT type, name, tbl_name, sql FROM sqlite_schema"
 Row = tuple[Any, ...]
 
-_CHANGES = "SELECT change FROM items UNION ALL SELECT change FROM removals"
+_CHANGES = "SELECT change FROM items UNION ALL SELECT change FROM contents UNION ALL SELECT change FROM removals"
+_STRAY = "SELECT count(*) FROM {table} WHERE content NOT IN (SELECT id FROM contents)"
+_LACKING = "SELECT count(*) FROM contents WHERE id NOT IN (SELECT content FROM {table})"
+_COUNT = "SELECT coalesce(max(abs(value - (SELECT count(*) FROM {table}))), 0) FROM state WHERE key = '{key}'"
 _PROBLEMS = {
-    "items without a thumbnail": "SELECT count(*) FROM items WHERE id NOT IN (SELECT item FROM thumbnails)",
-    "thumbnails without an item": "SELECT count(*) FROM thumbnails WHERE item NOT IN (SELECT id FROM items)",
-    "items without an embedding": "SELECT count(*) FROM items WHERE id NOT IN (SELECT item FROM embeddings)",
-    "embeddings without an item": "SELECT count(*) FROM (SELECT item FROM embeddings UNION SELECT item FROM "
-    "embeddings_other) WHERE item NOT IN (SELECT id FROM items)",
-    "removed items that still exist": "SELECT count(*) FROM items WHERE id IN (SELECT item FROM removals)",
-    "items without a picture's row": "SELECT count(*) FROM items WHERE id NOT IN (SELECT item FROM pictures)",
-    "keys without an item": "SELECT count(*) FROM keys WHERE item NOT IN (SELECT id FROM items)",
-    "pictures without an item": "SELECT count(*) FROM pictures WHERE item NOT IN (SELECT id FROM items)",
-    "copies without an item": "SELECT count(*) FROM (SELECT first AS item FROM copies UNION SELECT second FROM copies) "
-    "WHERE item NOT IN (SELECT id FROM items)",
-    "items more or fewer than the stored count": "SELECT coalesce(max(abs(value - (SELECT count(*) FROM items))), 0) "
-    "FROM state WHERE key = 'count'",
+    "items without an image": _STRAY.format(table="items"),
+    "images without an item": _LACKING.format(table="items"),
+    "images without a thumbnail": _LACKING.format(table="thumbnails"),
+    "thumbnails without an image": _STRAY.format(table="thumbnails"),
+    "images without an embedding": _LACKING.format(table="embeddings"),
+    "embeddings without an image": _STRAY.format(
+        table="(SELECT content FROM embeddings UNION SELECT content FROM embeddings_other)"
+    ),
+    "removed images that still exist": "SELECT count(*) FROM contents WHERE id IN (SELECT content FROM removals)",
+    "images without a picture's row": _LACKING.format(table="pictures"),
+    "pictures without an image": _STRAY.format(table="pictures"),
+    "copies without an image": _STRAY.format(
+        table="(SELECT first AS content FROM copies UNION SELECT second FROM copies)"
+    ),
+    "items more or fewer than the stored count": _COUNT.format(table="items", key="count"),
+    "images more or fewer than the stored count": _COUNT.format(table="contents", key="contents"),
+    "places with values of another type": "SELECT (SELECT count(*) FROM items WHERE typeof(folder) NOT IN "
+    "('text', 'null')) + (SELECT count(*) FROM removed_places WHERE typeof(source) <> 'text' OR "
+    "typeof(content_sha256) <> 'text' OR typeof(key) NOT IN ('text', 'null') OR "
+    "typeof(folder) NOT IN ('text', 'null'))",
     "embeddings of another length in the second slot": "SELECT count(*) FROM embeddings_other WHERE "
     "typeof(embedding) <> 'blob' OR length(embedding) % 4 OR "  # of no known length while the slot is emptied
     "length(embedding) <> (SELECT 4 * value FROM state WHERE key = 'other dim')",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import math
 import threading
@@ -12,6 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -20,7 +22,7 @@ from PIL import Image
 from serving.gallery.calibration import background_of, stored_calibration
 from serving.gallery.filters import EVERYTHING, Filter
 from serving.gallery.gallery import VectorGallery
-from serving.gallery.types import DEFAULT_K, Box, Hit, check_key
+from serving.gallery.types import DEFAULT_K, Box, Hit, Item, OtherItem, check_key
 from zoo.data.images import DEFAULT_LIMITS, ImageLike, Limits, open_image
 from zoo.data.preprocessing import to_pixels
 from zoo.errors import (
@@ -45,6 +47,9 @@ Timer = Callable[[str], AbstractContextManager[None]]
 
 logger = logging.getLogger(__name__)
 MAX_DRAFT = 2**16
+LABEL = "label"
+"""What results are grouped by if not by a key of the metadata."""
+
 READY_SECONDS = 1.0
 
 
@@ -64,6 +69,8 @@ class SearchOptions:
         min_p: Least p_same of a result (`Hit`); needs the gallery's calibration.
         selection: Labels and metadata that results must have.
         crop: Part of the query image: left, top, right, bottom as fractions of its sides.
+        group_by: "label" or a key of the metadata: of the items with one value only the nearest is a result. An image
+            without a value is a group of its own.
         rerank: A name of `zoo.evaluation.rerank.order.METHODS`. It looks at `CANDIDATES` items or more on any page,
             as cuts remove some.
     """
@@ -75,6 +82,7 @@ class SearchOptions:
     selection: Filter = EVERYTHING
     crop: Box | None = None
     rerank: str = NONE
+    group_by: str | None = None
 
 
 @dataclass(frozen=True)
@@ -171,13 +179,46 @@ class Searcher:
                 code="no-calibration",
             )
         end = options.offset + options.k
-        depth = end if options.rerank == NONE else max(end, CANDIDATES)
         with self._timer("find"):
-            hits, base = self._ranked_hits(query, vector, options, depth, calibration is not None)
+            hits, base = self._grouped_hits(query, vector, options, end, calibration is not None)
         if calibration is not None and base is not None:
             hits = _calibrated(hits, calibration, base, self._copy_of(query, options.crop))
         page = [hit for hit in hits if _is_likely(hit, options)][options.offset : end]
         return SearchResult(page, truncated, query.item)
+
+    def _grouped_hits(
+        self, query: SearchQuery, vector: np.ndarray, options: SearchOptions, end: int, with_background: bool
+    ) -> tuple[list[Hit], Background | None]:
+        """Return the first `end` hits or more as `_ranked_hits` does; with `group_by` the nearest of each group."""
+        depth = end if options.rerank == NONE else max(end, CANDIDATES)
+        while True:
+            hits, base = self._ranked_hits(query, vector, options, depth, with_background)
+            if options.group_by is None:
+                return hits, base
+            groups = self._nearest_of_groups(hits, options)
+            if len(groups) >= end or len(hits) < depth:
+                return groups, base
+            depth *= 4
+
+    def _nearest_of_groups(self, hits: Sequence[Hit], options: SearchOptions) -> list[Hit]:
+        """Return the first hit of each value that items of the hits have; an image without one is its own group."""
+        shown = {hit.id: [hit.id, *(other.id for other in hit.also)] for hit in hits}
+        items = self.gallery.store.items_by_id([item for ids in shown.values() for item in ids])
+        seen: set[str] = set()
+        groups = []
+        for hit in hits:
+            present = [items[item] for item in shown[hit.id] if item in items]
+            values = {item.id: _group_of(item, str(options.group_by)) for item in present}
+            groups += [hit] if all(value is None for value in values.values()) else []
+            for item in present:
+                name = json.dumps(values[item.id], sort_keys=True)
+                if values[item.id] is None or name in seen:
+                    continue
+                seen.add(name)
+                also = tuple(OtherItem(one.id, one.source, one.label, one.key) for one in present if one is not item)
+                group = replace(hit, id=item.id, label=item.label, source=item.source, key=item.key)
+                groups.append(replace(group, also=also, group=values[item.id]))
+        return groups
 
     def _ranked_hits(
         self, query: SearchQuery, vector: np.ndarray, options: SearchOptions, depth: int, with_background: bool
@@ -377,6 +418,11 @@ class Models:
             return load(ref, self._runtime, "fp32", self._device)
 
 
+def _group_of(item: Item, group_by: str) -> Any:
+    """Return the value by which an item is grouped."""
+    return item.label if group_by == LABEL else item.metadata.get(group_by)
+
+
 def _is_likely(hit: Hit, options: SearchOptions) -> bool:
     """Return whether a hit reaches `min_similarity` and `min_p`."""
     similar = options.min_similarity is None or hit.similarity >= options.min_similarity
@@ -387,7 +433,10 @@ def _calibrated(hits: Sequence[Hit], calibration: Calibration, base: Background,
     """Return hits with p_same, to four digits; `base` is the query's background, `copy` the item that is its file."""
     similarities = [hit.similarity for hit in hits]
     chances = calibration.probability(similarities, base.level, base.nearest).round(4).tolist()
-    return [replace(hit, p_same=1.0 if hit.id == copy else chance) for hit, chance in zip(hits, chances, strict=True)]
+    return [
+        replace(hit, p_same=1.0 if copy is not None and hit.shows(copy) else chance)
+        for hit, chance in zip(hits, chances, strict=True)
+    ]
 
 
 def _png(image: np.ndarray) -> bytes:

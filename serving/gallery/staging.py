@@ -2,7 +2,7 @@
 
 Each slot has its model, index generation and facts. The second one holds what a rebuild has made so far, or the
 embeddings that were replaced. Items, labels, thumbnails and the change number belong to no slot. The state
-`other change` is the change number up to which every item is embedded in the second slot or cannot be embedded.
+`other change` is the change number up to which every image is embedded in the second slot or cannot be embedded.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from serving.gallery.database import Database, delete_items
+from serving.gallery.database import Database
+from serving.gallery.places import delete_items
 from serving.gallery.schema import SWAP_SLOTS
 from zoo.errors import ModelChangedError
 
 STAGED_VIEWS = """
-CREATE TEMP VIEW items AS SELECT * FROM main.items WHERE id IN (SELECT item FROM main.embeddings_other)
+CREATE TEMP VIEW contents AS SELECT * FROM main.contents WHERE id IN (SELECT content FROM main.embeddings_other)
     AND change <= (SELECT value FROM main.state WHERE key = 'other change');
-CREATE TEMP VIEW embeddings AS SELECT other.* FROM main.embeddings_other AS other JOIN main.items ON id = item
-    WHERE change <= (SELECT value FROM main.state WHERE key = 'other change');
+CREATE TEMP VIEW items AS SELECT * FROM main.items WHERE content IN (SELECT id FROM contents);
+CREATE TEMP VIEW embeddings AS SELECT * FROM main.embeddings_other WHERE content IN (SELECT id FROM contents);
 CREATE TEMP VIEW state AS SELECT substr(key, 7) AS key, value FROM main.state WHERE key LIKE 'other %'
     UNION ALL SELECT key, value FROM main.state WHERE key IN ('metric', 'plan');
 """
@@ -36,7 +37,7 @@ _SWAP = (
     "UPDATE state SET key = substr(key, 7) WHERE key LIKE 'other %'",
     "UPDATE state SET key = 'other ' || substr(key, 8) WHERE key LIKE 'before %'",
 )
-_NOT_EMBEDDED = "id NOT IN (SELECT item FROM embeddings_other)"
+_NOT_EMBEDDED = "id NOT IN (SELECT content FROM embeddings_other)"
 REBUILT, REPLACED = "rebuilt", "replaced"
 DELETED_AT_ONCE = 10_000
 
@@ -48,7 +49,7 @@ class Slot:
     Attributes:
         model: Text of a model.json.
         role: "rebuilt" (all or a part of a rebuild), or "replaced" (of the previous model).
-        change: The change number up to which all items are embedded, apart from those that cannot be.
+        change: The change number up to which all images are embedded, apart from those that cannot be.
         coming: Whether a swap was announced.
     """
 
@@ -64,7 +65,7 @@ class Slot:
 class StagedEmbedding:
     """An embedding for the second slot. blob: from `vector_to_blob`. from_thumbnail: made of the smaller thumbnail."""
 
-    item: int
+    content: int
     blob: bytes
     from_thumbnail: bool = False
 
@@ -125,25 +126,25 @@ class Staging:
             with self._database.transaction() as db:
                 if self.slot() is not None:  # another process has begun
                     return
-                piece = f"SELECT item FROM embeddings_other LIMIT {DELETED_AT_ONCE}"
-                deleted = db.execute(f"DELETE FROM embeddings_other WHERE item IN ({piece})").rowcount
+                piece = f"SELECT content FROM embeddings_other LIMIT {DELETED_AT_ONCE}"
+                deleted = db.execute(f"DELETE FROM embeddings_other WHERE content IN ({piece})").rowcount
 
     def missing(self, since: int = 0) -> tuple[int, list[int]]:
-        """Return the last change number, and the ids of items written after change `since` that are not embedded."""
+        """Return the last change number, and the images that were added after change `since` and are not embedded."""
         ((number,),) = self._database.query("SELECT value FROM state WHERE key = 'change'")
-        sql = f"SELECT id FROM items WHERE change > ? AND change <= ? AND {_NOT_EMBEDDED} ORDER BY id"
-        return int(number), [item for (item,) in self._database.query(sql, since, number)]
+        sql = f"SELECT id FROM contents WHERE change > ? AND change <= ? AND {_NOT_EMBEDDED} ORDER BY id"
+        return int(number), [content for (content,) in self._database.query(sql, since, number)]
 
     def put(self, token: str, embeddings: Iterable[StagedEmbedding]) -> None:
-        """Write embeddings of those items that still exist."""
+        """Write embeddings of those images that still exist."""
         with self._transaction(token) as db:
             db.executemany(
-                "INSERT OR REPLACE INTO embeddings_other SELECT id, ?, ? FROM items WHERE id = ?",
-                [(embedding.blob, embedding.from_thumbnail, embedding.item) for embedding in embeddings],
+                "INSERT OR REPLACE INTO embeddings_other SELECT id, ?, ? FROM contents WHERE id = ?",
+                [(embedding.blob, embedding.from_thumbnail, embedding.content) for embedding in embeddings],
             )
 
     def mark_embedded(self, token: str, number: int) -> None:
-        """Record that all items up to change `number` are embedded or cannot be."""
+        """Record that all images up to change `number` are embedded or cannot be."""
         with self._transaction(token) as db:
             db.execute("UPDATE state SET value = max(value, ?) WHERE key = 'other change'", (number,))
 
@@ -163,11 +164,11 @@ class Staging:
     def exchange(self, token: str) -> Iterator[Callable[[Iterable[int]], int]]:
         """Swap the slots at the end of the block, in one transaction with it, unless it raises.
 
-        Yield a function that removes items, such as those that the new model has not embedded.
+        Yield a function that removes the items of images, such as those that the new model has not embedded.
         """
         with self._transaction(token) as db:
             change = int(db.execute("SELECT value FROM state WHERE key = 'change'").fetchone()[0]) + 1
-            yield lambda ids: delete_items(db, ids, change)
+            yield lambda contents: _delete_items_of(db, contents, change)
             for statement in _SWAP:
                 db.execute(statement)
             db.execute("UPDATE state SET value = ? WHERE key = 'change'", (change,))
@@ -184,11 +185,16 @@ class Staging:
             yield db
 
     def _retry_failed(self) -> None:
-        """Lower `other change` to before the first item without embedding, which may be possible to embed now."""
+        """Lower `other change` to before the first image without embedding, which may be possible to embed now."""
         with self._database.transaction() as db:
-            (first,) = db.execute(f"SELECT min(change) FROM items WHERE {_NOT_EMBEDDED}").fetchone()
+            (first,) = db.execute(f"SELECT min(change) FROM contents WHERE {_NOT_EMBEDDED}").fetchone()
             if first is None:
                 return
             lower = "UPDATE state SET value = ? WHERE key = 'other change' AND value >= ?"
             if db.execute(lower, (first - 1, first)).rowcount:
                 db.execute("UPDATE state SET value = '' WHERE key = 'other generation'")
+
+
+def _delete_items_of(db: sqlite3.Connection, contents: Iterable[int], change: int) -> int:
+    sql = "SELECT id FROM items WHERE content = ?"
+    return delete_items(db, [item for content in contents for (item,) in db.execute(sql, (content,))], change)

@@ -12,32 +12,33 @@ from __future__ import annotations
 import json
 import math
 import random
-import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from serving.gallery import schema
-from serving.gallery.database import Database, delete_items
+from serving.gallery.database import Database
 from serving.gallery.filters import EVERYTHING, Filter, where_clause
+from serving.gallery.places import NewRow, add_item, change_key, delete_items, put_item, update_item
 from serving.gallery.staging import STAGED_VIEWS, Slot, Staging
 from serving.gallery.types import (
     ITEM_COLUMNS,
+    LISTED,
+    MAX_ALSO,
     MAX_ID,
     NO_PICTURE,
     UNCHANGED,
     AddResult,
     Block,
     Item,
+    ItemPlace,
     ItemUpdate,
     NewItem,
     PutResult,
-    PutStatus,
     Stats,
     StoreChanges,
     Thumbnail,
@@ -45,19 +46,16 @@ from serving.gallery.types import (
     blob_to_vector,
     blobs_to_vectors,
     check_key,
-    equal_metadata,
-    image_taken,
+    is_folder_uri,
     item_from_row,
     item_row,
-    key_taken,
     metadata_json,
     no_item,
     parse_model,
     read_model,
     thumbnail_hash,
-    vector_to_blob,
 )
-from zoo.errors import GalleryError, ZooError
+from zoo.errors import GalleryError, ItemConflictError, ZooError
 from zoo.files import locked
 from zoo.models.card import Card
 
@@ -87,9 +85,6 @@ SELECT key, atom, type, count(*) AS items, count(*) OVER () FROM (
 GROUP BY key, type, atom ORDER BY items DESC, key, atom LIMIT ?
 """
 """Objects and nulls have no atom. Each member of a list counts once per item, as for a filter."""
-
-_OF_KEY = "id = (SELECT item FROM keys WHERE key = ?)"
-"""Condition for the item with a key."""
 
 _KEYS = """
 SELECT DISTINCT one.key FROM (SELECT metadata FROM items ORDER BY id LIMIT ?) AS first, json_each(first.metadata) AS one
@@ -147,53 +142,47 @@ class Store:
     # Changes
 
     def add(self, items: Sequence[NewItem]) -> AddResult:
-        """Add all items in one transaction, or none. Items whose image is in the store already keep their values.
+        """Add all items in one transaction, or none.
+
+        An item whose place has one keeps the values that are there. So does one without a place whose image is there.
 
         Raises:
-            ItemConflictError: If a key is another image's, or an image has another key.
+            ItemConflictError: If a key is another image's.
         """
-        rows = self._rows(items)
+        rows = [NewRow.of(item, self.dim) for item in items]
         with self._numbered_change(check_model=True) as change:
-            results = [_insert_item(self.database.db, row, change) for row in rows]
+            results = [add_item(self.database.db, row, change) for row in rows]
         return AddResult([item_id for item_id, _ in results], sum(new for _, new in results))
 
     def put(self, items: Sequence[NewItem]) -> list[PutResult]:
-        """Create or replace the items with these keys, in their order and in one transaction.
-
-        An item that gets another image, or another vector, gets another id. An image that has another key is refused;
-        the other items are written.
-        """
-        rows = self._rows(items)
+        """Create the items with these keys, or give them these images and descriptions, in order; one transaction."""
+        rows = [NewRow.of(item, self.dim) for item in items]
         with self._numbered_change(check_model=True) as change:
             return [put_item(self.database.db, row, change) for row in rows]
 
-    def _rows(self, items: Sequence[NewItem]) -> list[NewRow]:
-        """Return the values to store; making them takes time, so that it comes before the transaction."""
-        return [
-            NewRow(
-                item,
-                item_row(item),
-                vector_to_blob(item.embedding, self.dim, item.source),
-                thumbnail_hash(item.thumbnail),
-            )
-            for item in items
-        ]
+    def update(self, updates: Sequence[ItemUpdate]) -> dict[int, ItemConflictError]:
+        """Give items other places, descriptions and images in one transaction.
 
-    def remove(self, ids: Sequence[int]) -> int:
-        """Remove items in one transaction; return how many of the ids existed."""
+        Return the errors of those whose new key is another item's, by id; these stay unchanged.
+        """
+        images = [None if update.image is None else NewRow.of(update.image, self.dim) for update in updates]
+        refused: dict[int, ItemConflictError] = {}
+        with self._numbered_change(check_model=any(images)) as change:
+            for update, image in zip(updates, images, strict=True):
+                try:
+                    update_item(self.database.db, update, image, change)
+                except ItemConflictError as error:
+                    refused[update.item] = error
+        return refused
+
+    def remove(self, ids: Sequence[int], remember: bool = False) -> int:
+        """Remove items in one transaction; return how many of the ids existed.
+
+        remember: note their places, so that an indexed folder does not bring them back.
+        """
         possible = sorted({item_id for item_id in ids if 0 < item_id <= MAX_ID})
         with self._numbered_change() as change:
-            return delete_items(self.database.db, possible, change)
-
-    def update(self, updates: Sequence[ItemUpdate]) -> None:
-        """Give items new sources, labels and metadata in one transaction."""
-        metadata = [
-            (metadata_json(row.metadata), row.item) for row in updates if not isinstance(row.metadata, Unchanged)
-        ]
-        with self._numbered_change():
-            rows = [(row.source, row.label, row.item) for row in updates]
-            self.database.db.executemany("UPDATE items SET source = ?, label = ? WHERE id = ?", rows)
-            self.database.db.executemany("UPDATE items SET metadata = ? WHERE id = ?", metadata)
+            return delete_items(self.database.db, possible, change, remember)
 
     def describe(
         self,
@@ -221,7 +210,7 @@ class Store:
             if not self.database.db.execute(sql, (*values.values(), min(item_id, MAX_ID))).rowcount:
                 raise no_item(item_id)
             if not isinstance(key, Unchanged):
-                _change_key(self.database.db, item_id, key)
+                change_key(self.database.db, item_id, key)
         return change
 
     @contextmanager
@@ -316,15 +305,21 @@ class Store:
         return {row[0]: item_from_row(row) for row in self.database.rows_by_id(ITEM_COLUMNS, ids)}
 
     def item_of_content(self, content_sha256: str) -> Item | None:
-        rows = self._query(f"SELECT {ITEM_COLUMNS} FROM items WHERE content_sha256 = ?", content_sha256)
+        """Return the first item that shows an image."""
+        condition = "content = (SELECT id FROM contents WHERE content_sha256 = ?)"
+        rows = self._query(f"SELECT {ITEM_COLUMNS} FROM items WHERE {condition} ORDER BY id LIMIT 1", content_sha256)
         return item_from_row(rows[0]) if rows else None
 
     def item_of_key(self, key: str) -> Item:
         """Return the item with this key, or raise `ItemNotFoundError`."""
-        rows = self._query(f"SELECT {ITEM_COLUMNS} FROM items WHERE {_OF_KEY}", key)
+        rows = self._query(f"SELECT {ITEM_COLUMNS} FROM items WHERE key = ?", key)
         if not rows:
             raise no_item(key)
         return item_from_row(rows[0])
+
+    def items_since(self, change: int) -> list[int]:
+        """Return the ids of the items that got their images after a change."""
+        return [item for (item,) in self._query("SELECT id FROM items WHERE change > ? ORDER BY id", change)]
 
     def sample(self, n: int, seed: int | None = None) -> list[Item]:
         """Return `n` different items from all over the gallery in random order; all of them if there are fewer."""
@@ -344,26 +339,92 @@ class Store:
         """Return the label of each item by id, in the order of the ids."""
         return dict(self._query("SELECT id, label FROM items ORDER BY id"))
 
-    def ids_by_content(self) -> dict[str, int]:
-        """Return the id of each item by the SHA-256 (hex) of its file."""
-        return dict(self._query("SELECT content_sha256, id FROM items"))
+    def places(self) -> list[ItemPlace]:
+        """Return the places of all items, in the order of their ids."""
+        joined = "items JOIN contents ON contents.id = content"
+        return self._places(f"SELECT items.id, source, key, folder, content_sha256 FROM {joined} ORDER BY items.id")
+
+    def removed_places(self) -> list[ItemPlace]:
+        """Return the places whose items were removed for good; their ids are not those of items."""
+        return self._places("SELECT rowid, source, key, folder, content_sha256 FROM removed_places")
+
+    def move_removed(self, places: Sequence[ItemPlace]) -> None:
+        """Note where the files of removed places are now."""
+        values = [(place.source, place.folder, place.content_sha256, place.id) for place in places]
+        with self.database.transaction() as db:
+            sql = "UPDATE removed_places SET source = ?, folder = ?, content_sha256 = ? WHERE rowid = ?"
+            db.executemany(sql, values)
+
+    def _places(self, sql: str) -> list[ItemPlace]:
+        places = [ItemPlace(*row) for row in self._query(sql)]
+        if not all(
+            isinstance(place.source, str) and "\0" not in place.source and is_folder_uri(place.folder)
+            for place in places
+        ):
+            raise GalleryError(f"{self.path} is damaged: a place is of another type.", code="damaged-gallery")
+        return places
 
     def contents(self) -> Iterator[tuple[str, str | None]]:
-        """Yield the SHA-256 (hex) of each item's file and its label, of one moment, in the order of the hashes."""
+        """Yield the SHA-256 (hex) of each item's image and its label, of one moment, in the order of the hashes."""
+        joined = "items JOIN contents ON contents.id = content"
         with self.database.snapshot(check_model=True):
-            yield from self.database.db.execute("SELECT content_sha256, label FROM items ORDER BY content_sha256")
+            yield from self.database.db.execute(
+                f"SELECT content_sha256, label FROM {joined} ORDER BY content_sha256, label"
+            )
 
-    def sources_by_content(self) -> dict[str, str]:
-        """Return the source of each item by the SHA-256 (hex) of its file, in the order of the ids."""
-        return dict(self._query("SELECT content_sha256, source FROM items ORDER BY id"))
+    # Images, as the index knows them
 
-    def matching_ids(self, selection: Filter) -> np.ndarray:
-        """Return the ids, int64, ascending, of the items that a filter lets through. They are shared and read-only."""
+    def contents_of(self, ids: Sequence[int]) -> dict[int, int]:
+        """Return the image of those of the items that exist."""
+        return dict(self.database.rows_by_id("id, content", ids))
+
+    def items_of(
+        self, contents: Sequence[int], selection: Filter = EVERYTHING, exclude: Sequence[int] = ()
+    ) -> dict[int, list[Item]]:
+        """Return the items that show each of those images that exist, the best described ones, at most `MAX_ALSO` + 1.
+
+        Only items that a filter lets through and that are not excluded are among them.
+        """
+        condition, values = selection.sql()
+        ranked = (
+            "SELECT *, row_number() OVER (PARTITION BY content "
+            "ORDER BY key IS NULL, label IS NULL, metadata = '{}', id) AS rank "
+            f"FROM items WHERE content IN {LISTED} AND id NOT IN {LISTED} AND {condition}"
+        )
+        wanted, excluded = json.dumps(list(contents)), json.dumps(list(exclude))
+        with self.database.snapshot():
+            present = self._query(f"SELECT id FROM contents WHERE id IN {LISTED}", wanted)
+            items: dict[int, list[Item]] = {content: [] for (content,) in present}
+            sql = f"SELECT content, {ITEM_COLUMNS} FROM ({ranked}) AS items WHERE rank <= {MAX_ALSO + 1} ORDER BY rank"
+            for content, *row in self._query(sql, wanted, excluded, *values):
+                items[content].append(item_from_row(row))
+        return items
+
+    def shared_contents(self) -> list[int]:
+        """Return the images that several items show."""
+        rows = self._query("SELECT content FROM items GROUP BY content HAVING count(*) > 1 ORDER BY content")
+        return [content for (content,) in rows]
+
+    def content_labels(self) -> dict[int, str | None]:
+        """Return the label of each image, None for one whose items have several."""
+        return dict(
+            self._query(
+                "SELECT content, CASE WHEN count(DISTINCT label) = 1 THEN max(label) END FROM items "
+                "GROUP BY content ORDER BY content"
+            )
+        )
+
+    def ids_by_content(self) -> dict[str, int]:
+        """Return each image by the SHA-256 (hex) of its file."""
+        return dict(self._query("SELECT content_sha256, id FROM contents"))
+
+    def matching_contents(self, selection: Filter) -> np.ndarray:
+        """Return the images, int64, ascending, of the items that a filter lets through. They are shared, read-only."""
         condition, values = selection.sql()
         key, position = json.dumps([condition, values]), self.position()
         ids = self._filter_cache.get(key, position)
         if ids is None:
-            rows = self._query(f"SELECT id FROM items WHERE {condition} ORDER BY id", *values)
+            rows = self._query(f"SELECT DISTINCT content FROM items WHERE {condition} ORDER BY content", *values)
             ids = np.array([row[0] for row in rows], np.int64)
             ids.flags.writeable = False
             # The position is older than the ids, or the same: they are never used for longer than they are right.
@@ -384,7 +445,9 @@ class Store:
             return Stats(items, labels, self.change())
 
     def thumbnail(self, item_id: int) -> Thumbnail:
-        media_type, data = self._row("SELECT media_type, data FROM thumbnails WHERE item = ?", item_id)
+        media_type, data = self._row(
+            "SELECT media_type, data FROM items JOIN thumbnails USING (content) WHERE id = ?", item_id
+        )
         return Thumbnail(data, media_type)
 
     # Embeddings
@@ -392,20 +455,28 @@ class Store:
     def embedding(self, item_id: int) -> np.ndarray:
         """Return the item's embedding, float32 [dim]."""
         with self.database.snapshot(check_model=True):
-            (blob,) = self._row("SELECT embedding FROM embeddings WHERE item = ?", item_id)
+            (blob,) = self._row("SELECT embedding FROM items JOIN embeddings USING (content) WHERE id = ?", item_id)
         return blob_to_vector(blob, self.dim, self.path)
 
     def embeddings(self, ids: Sequence[int]) -> tuple[list[int], np.ndarray]:
         """Return those of the ids that exist, in the given order, and their embeddings, float32 [n, dim]."""
+        return self._vectors("items JOIN embeddings USING (content)", "id", ids)
+
+    def content_embeddings(self, contents: Sequence[int]) -> tuple[list[int], np.ndarray]:
+        """Return those of the images that exist, in the given order, and their embeddings, float32 [n, dim]."""
+        return self._vectors("embeddings", "content", contents)
+
+    def _vectors(self, table: str, key: str, ids: Sequence[int]) -> tuple[list[int], np.ndarray]:
         with self.database.snapshot(check_model=True):
-            blobs: dict[int, bytes] = dict(self.database.rows_by_id("item, embedding", ids, "embeddings", "item"))
-        present = [item_id for item_id in ids if item_id in blobs]
-        return present, blobs_to_vectors([blobs[item_id] for item_id in present], self.dim, self.path)
+            blobs: dict[int, bytes] = dict(self.database.rows_by_id(f"{key}, embedding", ids, table, key))
+        present = [number for number in ids if number in blobs]
+        return present, blobs_to_vectors([blobs[number] for number in present], self.dim, self.path)
 
     def from_thumbnails(self, ids: Sequence[int]) -> set[int]:
         """Return those of the ids whose embedding was made of the thumbnail, because the image was not available."""
         with self.database.snapshot(check_model=True):
-            rows = list(self.database.rows_by_id("item, from_thumbnail", ids, "embeddings", "item"))
+            table = "items JOIN embeddings USING (content)"
+            rows = self.database.rows_by_id("id, from_thumbnail", ids, table)
         return {item for item, from_thumbnail in rows if from_thumbnail}
 
     def rows(self) -> Iterator[tuple[Item, np.ndarray, Thumbnail]]:
@@ -413,42 +484,46 @@ class Store:
         with self.database.snapshot(check_model=True):
             cursor = self.database.db.execute(
                 f"SELECT embedding, media_type, data, {ITEM_COLUMNS} FROM items "
-                "JOIN embeddings ON embeddings.item = items.id JOIN thumbnails ON thumbnails.item = items.id "
-                "ORDER BY items.id"
+                "JOIN embeddings USING (content) JOIN thumbnails USING (content) ORDER BY items.id"
             )
             for blob, media_type, data, *item in cursor:
                 yield item_from_row(item), blob_to_vector(blob, self.dim, self.path), Thumbnail(data, media_type)
 
     @contextmanager
     def stream_changes(self, number: int) -> Iterator[StoreChanges]:
-        """Read all changes after change `number` as of one moment, embeddings in blocks; from 0 on, all items.
+        """Read all changes after change `number` to images as of one moment, embeddings in blocks; from 0 on, all.
 
         Later writes are not seen inside, and SQLite keeps its log until the end.
         """
         with self.database.snapshot(check_model=True):
             # From 0 on, reading the table in order is faster than through the index by change. Either way ids ascend,
             # because a later change never has a smaller id.
-            since = "items JOIN embeddings ON item = id WHERE change > ? ORDER BY change, id"
-            source, values = (since, [number]) if number else ("embeddings ORDER BY item", [])
-            removed = self._query("SELECT item FROM removals WHERE change > ?", number) if number else []
+            since = "contents JOIN embeddings ON content = id WHERE change > ? ORDER BY change, id"
+            source, values = (since, [number]) if number else ("embeddings ORDER BY content", [])
+            removed = self._query("SELECT content FROM removals WHERE change > ?", number) if number else []
             gone = np.array([row[0] for row in removed], np.int64)
-            yield StoreChanges(self.change(), self.count(), gone, self._blocks(source, values))
+            yield StoreChanges(self.change(), self._count_contents(), gone, self._blocks(source, values))
+
+    def _count_contents(self) -> int:
+        if (stored := self.state("contents")) is not None:
+            return int(stored)
+        return int(self._query("SELECT count(*) FROM contents")[0][0])  # the second slot has no stored count
 
     def _blocks(self, source: str, values: Sequence[int]) -> Iterator[Block]:
-        cursor = self.database.db.execute(f"SELECT item, embedding FROM {source}", values)
+        cursor = self.database.db.execute(f"SELECT content, embedding FROM {source}", values)
         while rows := cursor.fetchmany(BLOCK_ROWS):
             ids, blobs = zip(*rows, strict=True)
             yield np.array(ids, np.int64), blobs_to_vectors(blobs, self.dim, self.path)
 
     def count_changes(self, number: int) -> int:
-        """Return how many items were added or removed after change `number`, without reading them."""
-        parts = (f"(SELECT count(*) FROM {table} WHERE change > ?)" for table in ("items", "removals"))
+        """Return how many images were added or removed after change `number`, without reading them."""
+        parts = (f"(SELECT count(*) FROM {table} WHERE change > ?)" for table in ("contents", "removals"))
         return int(self._query(f"SELECT {' + '.join(parts)}", number, number)[0][0])
 
     def damaged_items(self) -> Iterator[tuple[int, str]]:
         """Yield the id of each item whose values, key or picture are not what `add` would accept, and what is wrong."""
         columns = f"{ITEM_COLUMNS}, media_type, data, hash"
-        tables = "items JOIN thumbnails ON thumbnails.item = id LEFT JOIN pictures ON pictures.item = id"
+        tables = "items JOIN thumbnails USING (content) LEFT JOIN pictures USING (content)"
         with self.database.snapshot():
             for *row, media_type, data, picture in self.database.db.execute(f"SELECT {columns} FROM {tables}"):
                 try:
@@ -528,105 +603,3 @@ class _FilterCache:
                 self._position = position
             if len(key) + ids.nbytes <= CACHE_BYTES:
                 self._ids[key] = ids
-
-
-@dataclass(frozen=True)
-class NewRow:
-    """Values of a new item in the file: its `item_row`, its embedding by `vector_to_blob`, and its `thumbnail_hash`."""
-
-    item: NewItem
-    columns: tuple[Any, ...]
-    embedding: bytes
-    picture: bytes | None
-
-
-def _insert_item(db: sqlite3.Connection, row: NewRow, change: int) -> tuple[int, bool]:
-    """Return the id of the item with this image, and whether it is new.
-
-    Args:
-        db: The connection, in a transaction.
-        row: The item.
-        change: The number of this change.
-
-    Raises:
-        ItemConflictError: If the key is another image's, or the image has another key.
-    """
-    known = _known_item(db, row.item)
-    if known is not None:
-        return known, False
-    return _insert(db, row, change), True
-
-
-def put_item(db: sqlite3.Connection, row: NewRow, change: int) -> PutResult:
-    """Create or replace the item with a key; arguments as of `_insert_item`."""
-    item = row.item
-    key = check_key(item.key or "")
-    owner = _find_item(db, _OF_KEY, key)
-    known = _find_item(db, "content_sha256 = ?", item.content_sha256)
-    if known is not None and known.key not in (None, key):
-        return PutResult(None, "refused", image_taken(known.id, str(known.key)))
-    replaced = owner is not None and (known is None or owner.id != known.id)
-    if owner is not None and replaced:
-        delete_items(db, [owner.id], change)
-    if known is None:
-        return PutResult(_insert(db, row, change), "replaced" if replaced else "created")
-    source, label, metadata = row.columns[:3]
-    if known.key is None:
-        _set_key(db, known.id, key)
-    elif (source, label) == (known.source, known.label) and equal_metadata(item.metadata, known.metadata):
-        return PutResult(known.id, "unchanged")
-    values = (source, label, metadata, known.id)
-    db.execute("UPDATE items SET source = ?, label = ?, metadata = ? WHERE id = ?", values)
-    status: PutStatus = "replaced" if replaced else "updated"
-    return PutResult(known.id, status)
-
-
-def _insert(db: sqlite3.Connection, row: NewRow, change: int) -> int:
-    cursor = db.execute(
-        "INSERT INTO items (source, label, metadata, content_sha256, added_at, change) VALUES (?, ?, ?, ?, ?, ?)",
-        (*row.columns, change),
-    )
-    new_id, thumbnail = int(cursor.lastrowid or 0), row.item.thumbnail
-    db.execute("INSERT INTO thumbnails VALUES (?, ?, ?)", (new_id, thumbnail.media_type, thumbnail.data))
-    db.execute("INSERT INTO embeddings (item, embedding) VALUES (?, ?)", (new_id, row.embedding))
-    sides = thumbnail.size or (None, None)
-    db.execute("INSERT INTO pictures (item, hash, width, height) VALUES (?, ?, ?, ?)", (new_id, row.picture, *sides))
-    if row.item.key is not None:
-        _set_key(db, new_id, row.item.key)
-    return new_id
-
-
-def _known_item(db: sqlite3.Connection, item: NewItem) -> int | None:
-    """Return the id of the item with this image, after giving it the key."""
-    if item.key is not None:
-        owner = _find_item(db, _OF_KEY, check_key(item.key))
-        if owner and owner.content_sha256 != item.content_sha256:
-            raise key_taken(item.key, owner.id)
-    known = _find_item(db, "content_sha256 = ?", item.content_sha256)
-    if known is None:
-        return None
-    if known.key is None and item.key is not None:
-        _set_key(db, known.id, item.key)
-    elif known.key is not None and item.key not in (None, known.key):
-        raise image_taken(known.id, known.key)
-    return known.id
-
-
-def _find_item(db: sqlite3.Connection, condition: str, value: str) -> Item | None:
-    row = db.execute(f"SELECT {ITEM_COLUMNS} FROM items WHERE {condition}", (value,)).fetchone()
-    return item_from_row(row) if row else None
-
-
-def _set_key(db: sqlite3.Connection, item_id: int, key: str) -> None:
-    db.execute("INSERT INTO keys VALUES (?, ?)", (item_id, key))
-
-
-def _change_key(db: sqlite3.Connection, item_id: int, key: str | None) -> None:
-    owner = None if key is None else _find_item(db, _OF_KEY, key)
-    if owner is not None and key is not None:
-        if owner.id != item_id:
-            raise key_taken(key, owner.id)
-        return
-    db.execute("DELETE FROM keys WHERE item = ?", (item_id,))
-    if key is not None:
-        _set_key(db, item_id, key)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import Enum
+from functools import cache, cached_property
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeVar
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 from PIL import Image
@@ -58,8 +61,8 @@ MAX_ID = 2**63 - 1
 """SQLite's largest integer, and so the largest id."""
 
 ITEM_COLUMNS = (
-    "id, source, label, metadata, content_sha256, added_at, change, "
-    "(SELECT key FROM keys WHERE keys.item = items.id) AS key"
+    "id, source, label, metadata, "
+    "(SELECT content_sha256 FROM contents WHERE contents.id = items.content) AS content_sha256, added_at, change, key"
 )
 """Columns from which `item_from_row` makes an item."""
 
@@ -69,10 +72,13 @@ LISTED = "(SELECT value FROM json_each(?))"
 DEFAULT_K = 10
 """Number of results of a search, and the k at which recall is measured."""
 
+MAX_ALSO = 100
+"""Most further items that a hit names; a picture that stands for a missing one may be that of thousands."""
+
 Box = tuple[float, float, float, float]
 """Left, top, right and bottom of a part of an image, as fractions of its sides."""
 
-PutStatus = Literal["created", "replaced", "updated", "unchanged", "refused"]
+PutStatus = Literal["created", "replaced", "updated", "unchanged"]
 
 T = TypeVar("T")
 
@@ -130,6 +136,8 @@ class NewItem:
         content_sha256: Hash of the image file, in hex; `vector_sha256` if there is no image.
         added_at: UTC, ISO 8601; the present by default, else the time of an item that is restored.
         key: The user's own name of the item, unique in the gallery (`check_key`).
+        folder: URI of the folder that holds the file `source`, "" for one of another machine; None if the image is no
+            file that this gallery was made of.
     """
 
     source: str
@@ -140,11 +148,15 @@ class NewItem:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     added_at: str | None = None
     key: str | None = None
+    folder: str | None = None
 
 
 @dataclass(frozen=True)
 class Item:
-    """An item without its embedding and thumbnail; fields as of `NewItem`. change: the number of its last addition."""
+    """An item without its embedding and thumbnail; fields as of `NewItem`.
+
+    change: the number of the change that gave it its image.
+    """
 
     id: int
     source: str
@@ -154,6 +166,11 @@ class Item:
     added_at: str
     change: int
     key: str | None = None
+
+    @property
+    def rank(self) -> tuple[bool, bool, bool, int]:
+        """Return the place among the items of one image, of which the best described one comes first."""
+        return self.key is None, self.label is None, not self.metadata, self.id
 
     def differs(self, label: str | None, metadata: Mapping[str, Any]) -> bool:
         """Return whether a label or metadata other than the item's are given; None and {} count as not given."""
@@ -172,17 +189,20 @@ _SHA256 = re.compile("[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class ItemUpdate:
-    """A new source and label of an item, and new metadata unless they are `UNCHANGED`."""
+    """A new source and label of an item, and other values that are not `UNCHANGED`. image: new image and embedding."""
 
     item: int
     source: str
     label: str | None
     metadata: Mapping[str, Any] | Unchanged = UNCHANGED
+    folder: str | Unchanged | None = UNCHANGED
+    key: str | Unchanged | None = UNCHANGED
+    image: NewItem | None = None
 
 
 @dataclass(frozen=True)
 class AddResult:
-    """Ids of items in the given order (of a known image, the older item's id), and the number of new ones."""
+    """Ids of items in the given order (of a known image or place, the older item's id), and the number of new ones."""
 
     ids: list[int]
     new: int
@@ -193,20 +213,44 @@ class PutResult:
     """Outcome of one item that was put under its key.
 
     Attributes:
-        id: The item; None if it was refused.
-        status: "created" (the key is new), "replaced" (the key had another image), "updated" (the same image with
-            another source, label or metadata, or an image without a key that got it), "unchanged" or "refused".
-        error: Why it was refused.
+        id: The item, which stays the same under all images.
+        status: "created" (the key is new), "replaced" (it has another image now), "updated" (the same image with
+            another source, label or metadata, or an image without a place that got the key) or "unchanged".
     """
 
-    id: int | None
+    id: int
     status: PutStatus
-    error: ItemConflictError | None = None
+
+
+@dataclass(frozen=True)
+class ItemPlace:
+    """Place of an item: a file, the user's key, or both; None for what it lacks. Fields as of `NewItem`."""
+
+    id: int
+    source: str
+    key: str | None
+    folder: str | None
+    content_sha256: str
+
+    @cached_property
+    def path(self) -> str | None:
+        """Full path of the file; None without one, or if its folder is not of this machine."""
+        return os.path.join(folder_path(self.folder), self.source) if self.folder else None  # noqa: PTH118
+
+
+@dataclass(frozen=True)
+class OtherItem:
+    """Another item that has the image of a hit."""
+
+    id: int
+    source: str
+    label: str | None
+    key: str | None
 
 
 @dataclass(frozen=True)
 class Hit:
-    """A neighbour of a query.
+    """An image near to a query, as the item that describes it best.
 
     Attributes:
         key: The user's own name of the item, None without one.
@@ -214,6 +258,8 @@ class Hit:
         p_same: Probability that it has the query's class (see `zoo.evaluation.calibration`), 1 for the identical image;
             None without a calibration and for texts.
         rerank_score: What orders re-ranked results, the highest first; None for others.
+        also: Other items with the same image, at most `MAX_ALSO`.
+        group: Value that no other result has, where results are grouped by a key of the metadata.
     """
 
     id: int
@@ -223,6 +269,12 @@ class Hit:
     p_same: float | None = None
     rerank_score: float | None = None
     key: str | None = None
+    also: tuple[OtherItem, ...] = ()
+    group: Any = None
+
+    def shows(self, item: int) -> bool:
+        """Return whether its image is that of an item."""
+        return item == self.id or any(item == other.id for other in self.also)
 
 
 @dataclass(frozen=True)
@@ -321,19 +373,44 @@ class StoreChanges:
     blocks: Iterable[Block]
 
 
-def rank_hits(similarities: np.ndarray, ids: np.ndarray, items: Mapping[int, Item]) -> list[Hit]:
-    """Return the hits of one query, nearest first, equal ones in the order of their ids.
+def rank_hits(similarities: np.ndarray, ids: np.ndarray, items: Mapping[int, Sequence[Item]]) -> list[Hit]:
+    """Return the hits of one query, one per image, nearest first, equal ones in the order of their ids.
 
     Args:
         similarities: float32 [k].
-        ids: int64 [k].
-        items: Items by id; an id that is missing is not a hit.
+        ids: int64 [k], as the index has them.
+        items: Items by these ids, the best described one first; an id without items is not a hit.
     """
     similarities = np.clip(similarities, -1, 1)  # rounding carries products of unit vectors past 1
-    pairs = zip(similarities.tolist(), ids.tolist(), strict=True)
-    hits = [(similarity, items[item_id]) for similarity, item_id in pairs if item_id in items]
-    hits.sort(key=lambda pair: (-pair[0], pair[1].id))
-    return [Hit(item.id, similarity, item.label, item.source, key=item.key) for similarity, item in hits]
+    by_image: dict[str, tuple[float, list[Item]]] = {}
+    for similarity, number in zip(similarities.tolist(), ids.tolist(), strict=True):
+        for item in items.get(number, ()):
+            by_image.setdefault(item.content_sha256, (similarity, []))[1].append(item)
+    hits = []
+    for similarity, items_of_image in by_image.values():
+        item, *others = sorted(items_of_image, key=lambda item: item.rank)
+        also = tuple(OtherItem(other.id, other.source, other.label, other.key) for other in others[:MAX_ALSO])
+        hits.append(Hit(item.id, similarity, item.label, item.source, key=item.key, also=also))
+    return sorted(hits, key=lambda hit: (-hit.similarity, hit.id))
+
+
+def folder_uri(folder: Path) -> str:
+    """Return the path of a folder as a gallery keeps it: a text for names of any bytes."""
+    return folder.expanduser().resolve().as_uri()
+
+
+def is_folder_uri(folder: object) -> bool:
+    """Return whether a value is what a gallery keeps of a folder: None, "", or what `folder_uri` returns."""
+    if folder is None or folder == "":
+        return True
+    return isinstance(folder, str) and folder.isascii() and folder.startswith("file:///") and "%00" not in folder
+
+
+@cache
+def folder_path(uri: str) -> str:
+    """Return the path of a folder that `folder_uri` wrote."""
+    path = unquote(urlsplit(uri).path, errors="surrogateescape")
+    return path.removeprefix("/") if os.name == "nt" else path
 
 
 def check_key(key: str) -> str:
@@ -416,10 +493,6 @@ def no_item(named: int | str) -> ItemNotFoundError:
 
 def key_taken(key: str, owner: int) -> ItemConflictError:
     return ItemConflictError(f"the key {key!r} belongs to item {owner}, which is another image.")
-
-
-def image_taken(owner: int, key: str) -> ItemConflictError:
-    return ItemConflictError(f"the image is item {owner} already, with the key {key!r}.")
 
 
 def decode_image(data: bytes, how: Preprocessing, limits: Limits = DEFAULT_LIMITS) -> tuple[np.ndarray, Thumbnail]:
@@ -518,7 +591,7 @@ def blobs_to_vectors(blobs: Sequence[bytes], dim: int, path: Path) -> np.ndarray
 
 
 def item_row(item: NewItem | Item) -> tuple[Any, ...]:
-    """Return the columns of `items` for an item, from source to added_at.
+    """Return source, label, metadata and added_at of an item as columns.
 
     Raises:
         GalleryError: If a value is not one that a gallery keeps (code "invalid-item").
@@ -530,10 +603,12 @@ def item_row(item: NewItem | Item) -> tuple[Any, ...]:
             text.encode()
         if not _SHA256.fullmatch(item.content_sha256):
             raise ValueError(f"{item.content_sha256!r} is not a SHA-256")
+        if isinstance(item, NewItem) and not is_folder_uri(item.folder):
+            raise ValueError(f"{str(item.folder)[:100]!r} is not the URI of a folder")
     except (AttributeError, TypeError, ValueError, UsageError) as error:
         message = f"the values of {str(item.source)[:100]!r} cannot be stored: {str(error).rstrip('.')}."
         raise GalleryError(message, code="invalid-item") from None
-    return item.source, item.label, metadata, item.content_sha256, item.added_at or utc_now()
+    return item.source, item.label, metadata, item.added_at or utc_now()
 
 
 def item_from_row(row: Sequence[Any]) -> Item:

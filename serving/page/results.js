@@ -169,6 +169,10 @@ function card(item) {
     spoken += `, similarity ${item.similarity.toFixed(3)}`;
   }
   if (item.copy) text.append(element("div", "chance", item.copy));
+  if (item.also?.length) {
+    text.append(element("div", "chance", `Also at ${item.also.length === 1 ? placeName(item.also[0]) : counted(item.also.length, "other place")}`));
+    spoken += `, also at ${counted(item.also.length, "other place")}`;
+  }
   if (typeof item.p_same === "number") spoken += `, ${percent(item.p_same)} likely the same class`;
   const made = button("card", "", () => tell("ask", { id: item.id }));
   made.dataset.id = item.id;
@@ -183,6 +187,9 @@ function card(item) {
   tools[0].replaceChildren(icon("M14 4h6v6M10 20H4v-6M20 4l-7 7M4 20l7-7"));
   return element("li", "", made, ...tools);
 }
+
+/** Return the name of another item with the same image: its key, or else its file. */
+const placeName = ({ key, source }) => (key ? `key ${key}` : source);
 
 const placeOf = (id) => $("grid").querySelector(`.card[data-id="${id}"]`)?.parentElement;
 
@@ -270,7 +277,7 @@ function view(next) {
   }
 }
 
-function describe({ id, key, label, source, similarity, p_same: chance, copy, metadata }) {
+function describe({ id, key, label, source, similarity, p_same: chance, copy, also, metadata }) {
   const rows = {
     Copy: copy,
     Similarity: similarity?.toFixed(3),
@@ -280,6 +287,7 @@ function describe({ id, key, label, source, similarity, p_same: chance, copy, me
     File: source,
     ...(key && { Key: key }),
     Item: id,
+    "Also at": also?.length ? also.map(placeName).join(", ") : undefined,
   };
   const known = Object.entries(rows).filter(([, value]) => value !== undefined && value !== null);
   $("viewer-facts").replaceChildren(...known.flatMap(([name, value]) => [element("dt", "", words(name)), element("dd", "", ...breakable(`${value}`))]));

@@ -295,8 +295,7 @@ def _put(searcher: Searcher, lines: Sequence[_Line], made: Mapping[int, NewItem 
     with stage("write"):
         results: Sequence[PutResult] = searcher.gallery.put(list(items.values())) if items else ()
     for (number, item), result in zip(items.items(), results, strict=True):
-        reason = None if result.error is None else _detail(result.error)
-        outcomes[number] = BulkResult(line=number, key=item.key, status=result.status, id=result.id, error=reason)
+        outcomes[number] = BulkResult(line=number, key=item.key, status=result.status, id=result.id)
     return outcomes
 
 

@@ -150,8 +150,10 @@ async def duplicates(
             if parameters.mirrored or not copy.evidence.mirrored
         ]
         ids = [copy.item for copy in copies]
-        found, measures = gallery.store.items_by_id(ids), table.measures(ids)
-        rows = [_duplicate(found[copy.item], copy, measures, collection) for copy in copies if copy.item in found]
+        found, contents = gallery.store.items_by_id(ids), table.store.contents_of(ids)
+        measures = table.measures(list(contents.values()))
+        sides = {item: measures[content] for item, content in contents.items() if content in measures}
+        rows = [_duplicate(found[copy.item], copy, sides, collection) for copy in copies if copy.item in found]
         return DuplicateItems(id=item_id, duplicates=rows, without_hash=table.unknown())
 
     return await cpu_queue.run(collection.current.run, find)
@@ -190,7 +192,7 @@ async def add(request: Request, collection: CollectionDep, cpu_queue: CpuQueueDe
     An image whose content is already there is answered with its item. If that item has another label or other metadata,
     differing names it, and with update it gets those of the request. refused names images that cannot be read, and the
     others are added. With a key, an image can be sent again and is added once; for another image that key is refused
-    (409).
+    (409). Several keys may have one image: each is an item.
     """
     with stage("read"):
         described, files = await read_images(request, NewItemParameters)
@@ -239,8 +241,8 @@ async def change(collection: CollectionDep, item_id: ItemIdDep, values: ItemChan
 
 @router.delete("/items/{id:item}", summary="Remove an item", responses=WRITING | refusals(404))
 async def remove(collection: CollectionDep, item_id: ItemIdDep) -> Removed:
-    """Remove an item; needs a write key."""
-    if not await collection.call(lambda searcher: searcher.gallery.remove([item_id])):
+    """Remove an item; needs a write key. zoo index does not bring it back without --readd."""
+    if not await collection.call(lambda searcher: searcher.gallery.remove([item_id], remember=True)):
         raise no_item(item_id)
     return Removed(removed=item_id)
 

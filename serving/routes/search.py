@@ -15,7 +15,7 @@ from fastapi import APIRouter, Request, Response
 from serving.dependencies import Collection, CollectionDep, CpuQueueDep, SettingsDep
 from serving.errors import RefusedError, error_json, invalid
 from serving.forms import UploadedImage, checked_images, read_images, read_query
-from serving.gallery.gallery import filter_notes
+from serving.gallery.gallery import filter_notes, group_notes
 from serving.gallery.search import Searcher, SearchOptions, SearchQuery
 from serving.gallery.types import DEFAULT_K
 from serving.metrics import stage
@@ -127,8 +127,9 @@ async def search(
     ordered_by names the order of re-ranked results, and rerank_score is its value, highest first: the similarity to the
     query and its first results together (expansion); and, only of the first 200 results, the similarity of query and
     result, each together with its nearest (augmentation), what reaches the result by diffusion (diffusion; Iscen et al.
-    2017), or 1 minus the distance of Zhong et al. 2017, equation 12 (reciprocal). notes names labels that no item has
-    and, without results, unknown keys of where.
+    2017), or 1 minus the distance of Zhong et al. 2017, equation 12 (reciprocal). A result is an image; also names the
+    other items that have it. notes names labels that no item has, an unknown key of group_by and, without results,
+    unknown keys of where.
     """
     search = await _read_search(request, settings)
     start = perf_counter()
@@ -142,6 +143,8 @@ async def search(
     chosen = search.options.selection
     any_results = any(part.results for part in parts)
     hints = await to_thread.run_sync(filter_notes, collection.gallery, chosen, any_results) if chosen else []
+    if search.options.group_by is not None:
+        hints += await to_thread.run_sync(group_notes, collection.gallery, search.options.group_by)
     summary: dict[str, Any] = {
         "k": search.options.k,
         "ordered_by": ORDER[search.options.rerank],

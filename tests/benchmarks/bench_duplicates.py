@@ -111,15 +111,16 @@ def own_pairs(images: Path, folder: Path, pictures: int) -> tuple[Pairs, dict[st
     index_folder(load("photos", "onnx"), "photos", images, folder / "gallery", progress=True)
     with closing(Store(folder / "gallery" / "gallery.sqlite")) as store:
         table = PictureTable(store)
-        items = {item.id: item for item in store.items(limit=10**6)}
-        chosen = np.array([item.id for item in items.values() if is_original(item.source)])
+        shown = store.items_of(list(store.content_labels()))
+        items = {content: some[0] for content, some in shown.items()}
+        chosen = np.array([content for content, item in items.items() if is_original(item.source)])
         started = time.process_time()
         index = build_index(store.dim, len(chosen), (part_of(page, chosen) for page in table.pages()), None)
         pairs = [pair for page in table.pages() for pair in confirmed_pairs(table, page, index.pairs(page))]
         seconds = time.process_time() - started
-        copied = [item for item in items.values() if int(split(item.source)[0]) < pictures]
+        copied = {content: [item] for content, item in items.items() if int(split(item.source)[0]) < pictures}
         measures = measure(table, copied, Originals([images]))
-        details = {items[item].source: detail_of(one) for item, one in measures.items()}
+        details = {items[content].source: detail_of(one) for content, one in measures.items()}
     named = {tuple(sorted((items[pair.first].source, items[pair.second].source))) for pair in pairs}
     return named, less_detail(details), seconds
 
@@ -197,15 +198,16 @@ def synthetic_items(store: Store, count: int, first: int = 0) -> int:
         with store.database.transaction() as db:
             change = store.change() + 1
             ids = range(start + 1, start + 1 + size)
+            db.executemany("INSERT INTO contents VALUES (?, ?, ?)", ((item, f"{item:064x}", change) for item in ids))
             db.executemany(
-                "INSERT INTO items VALUES (?, ?, NULL, '{}', ?, '2026', ?)",
-                ((item, f"{item}.jpg", f"{item:064x}", change) for item in ids),
+                "INSERT INTO items VALUES (?1, ?2, NULL, '{}', ?1, '2026', ?3, NULL, NULL)",
+                ((item, f"{item}.jpg", change) for item in ids),
             )
             db.executemany("INSERT INTO thumbnails VALUES (?, 'image/png', x'')", ((item,) for item in ids))
             blobs = zip(ids, (row.tobytes() for row in vectors), strict=True)
-            db.executemany("INSERT INTO embeddings (item, embedding) VALUES (?, ?)", blobs)
+            db.executemany("INSERT INTO embeddings (content, embedding) VALUES (?, ?)", blobs)
             pictures = zip(ids, (row.tobytes() for row in hashes), strict=True)
-            db.executemany("INSERT INTO pictures (item, hash) VALUES (?, ?)", pictures)
+            db.executemany("INSERT INTO pictures (content, hash) VALUES (?, ?)", pictures)
             db.execute("UPDATE state SET value = ? WHERE key = 'change'", (change,))
     return copies
 

@@ -130,7 +130,7 @@ def test_a_foreign_gallery_cannot_steer_the_terminal(gallery: Path, capsys: pyte
     evil = "\x1b]0;owned\x07\x1b[2J\u202e\x9b31m\nzoo: error: fake"
     with closing(sqlite3.connect(gallery / "gallery.sqlite")) as db, db:
         db.execute("UPDATE items SET source = ?, label = ?, metadata = ?", (evil, evil, json.dumps({"k": evil})))
-        db.execute("INSERT INTO keys SELECT id, ? || id FROM items", (evil,))
+        db.execute("UPDATE items SET key = ? || id", (evil,))
     query = gallery.parent / "query.png"
     query.write_bytes(toys.query(1))
     for words in (

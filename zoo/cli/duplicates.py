@@ -130,8 +130,8 @@ def duplicates(
             roots = indexed_folders(opened)
             _confirm_roots(images, roots, yes)
         table = PictureTable(folder_store(opened))
-        identical, absent = (indexed.copies, indexed.not_in_folder) if indexed else ([], [])
-        report = report_duplicates(opened, table, images, mirrored, identical, absent, progress=True)
+        absent = indexed.not_in_folder if indexed else []
+        report = report_duplicates(opened, table, images, mirrored, absent, progress=True)
         for path in files:
             _write_report(path, report, table)
         moved = None if move_to is None else move_copies(report, opened, roots, move_to)

@@ -34,7 +34,8 @@ from zoo.render import Table
 
 if TYPE_CHECKING:
     from serving.gallery import VectorGallery
-    from serving.gallery.indexing import ImageFile, IndexingReport
+    from serving.gallery.indexing import IndexingReport
+    from serving.gallery.matching import ImageFile
     from serving.gallery.types import IndexStats
     from zoo.models.load import Embedder
 
@@ -99,13 +100,11 @@ def add(
 def _copies_of_added(gallery: VectorGallery, before: int) -> list[dict[str, Any]]:
     """Return the items that were added after a change and look like copies: id, source, and ids of the others."""
     from serving.duplicates.lookup import CopyFinder, folder_store
-    from serving.duplicates.pictures import PictureTable
     from serving.gallery.types import is_address
 
     if is_address(gallery.address):
         return []
-    added = PictureTable(folder_store(gallery)).hashes_since(before)[0].tolist()
-    copies = CopyFinder().copies_of_new(gallery, added)
+    copies = CopyFinder().copies_of_new(gallery, folder_store(gallery).items_since(before))
     items = gallery.store.items_by_id(list(copies))
     return [
         {"id": item, "source": items[item].source, "of": [copy.item for copy in others]}
@@ -137,7 +136,8 @@ def _added_lines(report: IndexingReport, update: bool, copies: list[dict[str, An
     for copy in copies:
         of = ", ".join(map(str, copy["of"][:NAMED])) + (", ..." if len(copy["of"]) > NAMED else "")
         yield f"{copy['source']}: added as {copy['id']}; it looks like a copy of {of}"
-    yield f"{report.added:,} added, {report.already_there:,} already there; {count(report.items, 'item')}"
+    replaced = f", {count(report.replaced, 'has', 'have')} another image now" if report.replaced else ""
+    yield f"{report.added:,} added, {report.already_there:,} already there{replaced}; {count(report.items, 'item')}"
 
 
 def _image_files(images: list[Path], label: str | None, metadata_text: str) -> list[ImageFile]:
@@ -202,10 +202,11 @@ def remove(
         raise UsageError(message, code="conflicting-options")
     with VectorGallery.open(gallery) as opened:
         numbers, absent = _ids_of_keys(opened, key) if key else (ids or _ids_of_label(opened, str(label), yes), 0)
-        removed, items = opened.remove(numbers), opened.store.count()
+        removed, items = opened.remove(numbers, remember=True), opened.store.count()
     unknown = len(set(numbers)) - removed + absent
     facts = {"removed": removed, "not_there": unknown, "items": items}
-    print_outcome(as_json, facts, f"{removed:,} removed, {unknown:,} not there; {count(items, 'item')}")
+    stays = ". zoo index does not bring them back without --readd" if removed else ""
+    print_outcome(as_json, facts, f"{removed:,} removed, {unknown:,} not there; {count(items, 'item')}{stays}")
     return ItemNotFoundError.exit_code if unknown else 0
 
 

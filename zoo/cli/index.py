@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from serving.gallery import VectorGallery
     from serving.gallery.indexing import Fill, IndexingReport
     from serving.gallery.types import Hit
+    from zoo.data.columns import Column
 
 
 app = typer.Typer()
@@ -61,8 +62,10 @@ NAMED = 5
   zoo index photos pictures/ --out gallery/ --on ray --ray-address auto       those of this cluster
   zoo index photos pictures/ --out gallery/ --prune --yes --strict            every night, from cron
   zoo index photos --vectors rows.npy --table rows.csv --out keyed/           embeddings from zoo embed, by key
+  zoo index photos pictures/ --out gallery/ --labels shop.csv --delimiter ";" --column sku=text
 
-Images that cannot be read are left out and listed: the exit status is 0, with --strict 1.""",
+An item is an image at a place: a changed file is the same item with a new image, and keeps label, metadata and key.
+Images that cannot be read are left out and listed: the exit status is 0, with --strict 1. A refused key makes it 1.""",
 )
 def index(
     model: Model,
@@ -160,16 +163,38 @@ def index(
         ),
     ] = None,
     follow_links: FollowLinks = False,
+    readd: Annotated[
+        bool, Option("--readd", help="add images again whose items somebody has removed", rich_help_panel=ADVANCED)
+    ] = False,
+    delimiter: Annotated[
+        str | None,
+        Option(
+            metavar="C",
+            help="what separates the cells of a table (default: a comma, or a tab in a .tsv)",
+            rich_help_panel=ADVANCED,
+        ),
+    ] = None,
+    encoding: Annotated[
+        str, Option(metavar="NAME", help="encoding of a table, such as cp1252", rich_help_panel=ADVANCED)
+    ] = "utf-8",
+    column: Annotated[
+        list[str] | None,
+        Option(
+            metavar="NAME=KIND",
+            help="what a column of a table holds: number, boolean or text; repeatable (default: what most cells are)",
+            rich_help_panel=ADVANCED,
+        ),
+    ] = None,
     strict: Strict = False,
     as_json: Json = False,
 ) -> int:
     """index a folder or table of images into a gallery"""
     from serving.galleries import index as fill_gallery
 
-    gallery = _gallery_address(out, backend)
+    gallery, how = _gallery_address(out, backend), (delimiter, encoding, _column_kinds(column or []))
     if images is None:
-        extra = labels is not None or prune or update or follow_links or on == "ray"
-        return _index_vectors(model, vectors, table, gallery, fingerprint, extra, strict, as_json)
+        extra = labels is not None or prune or update or follow_links or readd or on == "ray"
+        return _index_vectors(model, vectors, table, gallery, fingerprint, how, extra, as_json)
     if vectors is not None or table is not None or fingerprint is not None:
         message = "--vectors, --table and --fingerprint take the place of images; leave out DIR."
         raise UsageError(message, code="conflicting-options")
@@ -187,6 +212,10 @@ def index(
         update=update,
         prune=_pruning(prune, yes),
         follow_links=follow_links,
+        readd=readd,
+        delimiter=how[0],
+        encoding=how[1],
+        columns=how[2],
         embed=embed,
         progress=True,
     ) as filled:
@@ -196,7 +225,16 @@ def index(
     else:
         show(*_report_lines(report, prune))
         _advise_tuning(gallery, report)
-    return strict_status(strict, [*report.unreadable, *report.refused])
+    return strict_status(strict or bool(report.refused), [*report.unreadable, *report.refused])
+
+
+def _column_kinds(texts: Sequence[str]) -> dict[str, Any]:
+    """Return the kinds of columns by name; `index` checks them."""
+    kinds = dict(text.rpartition("=")[::2] for text in texts)
+    if "" in kinds:
+        message = f"--column takes NAME=KIND, such as year=number, not {kinds['']!r}."
+        raise UsageError(message, code="invalid-value")
+    return kinds
 
 
 def _index_vectors(
@@ -205,12 +243,13 @@ def _index_vectors(
     table: Path | None,
     gallery: str,
     fingerprint: str | None,
+    how: tuple[str | None, str, dict[str, Any]],
     extra: bool,
-    strict: bool,
     as_json: bool,
 ) -> int:
     """Index embeddings by key, and return the exit status. extra: whether there are options that are for images."""
     from serving.vectors import index_vectors
+    from zoo.data.table import TableFormat
     from zoo.models.card import read_card
     from zoo.models.names import find_model
     from zoo.models.registry import model_reference
@@ -218,12 +257,13 @@ def _index_vectors(
     if vectors is None or table is None:
         raise UsageError("name the images to index, or --vectors and --table, both.", code="no-images")
     if extra:
-        message = "--labels, --update, --prune, --follow-links and --on ray are for images, not for --vectors."
+        message = "--labels, --update, --prune, --readd, --follow-links and --on ray are for images, not for --vectors."
         raise UsageError(message, code="option-without-effect")
-    report = index_vectors(read_card(find_model(model)), model_reference(model), vectors, table, gallery, fingerprint)
+    card, ref = read_card(find_model(model)), model_reference(model)
+    report = index_vectors(card, ref, vectors, table, gallery, fingerprint, TableFormat(*how))
     if as_json:
         print_json(asdict(report))
-        return strict_status(strict, report.refused)
+        return strict_status(True, report.refused)
     for key, reason in report.refused[:NAMED]:
         show(f"{key} was refused: {reason}")
     show(
@@ -231,7 +271,8 @@ def _index_vectors(
         f"{report.replaced:,} replaced, {report.updated:,} updated, {report.unchanged:,} unchanged, "
         f"{len(report.refused):,} refused"
     )
-    return strict_status(strict, report.refused)
+    show(*_column_lines(report.columns))
+    return strict_status(True, report.refused)
 
 
 def _gallery_address(out: str | None, backend: str | None) -> str:
@@ -319,6 +360,10 @@ def _report_lines(report: IndexingReport, pruning: bool) -> Iterator[str]:
         f"already there, {len(report.unreadable):,} unreadable"
     )
     yield from _key_lines(report)
+    if report.stay_out:
+        names = ", ".join(report.stay_out[:NAMED]) + (", ..." if len(report.stay_out) > NAMED else "")
+        images = count(len(report.stay_out), "image")
+        yield f"{images} left out, because somebody removed the item ({names}); --readd adds such again"
     if report.moved:
         yield f"{report.moved:,} have moved, or are described otherwise now: they were updated"
     if report.kept:
@@ -328,12 +373,9 @@ def _report_lines(report: IndexingReport, pruning: bool) -> Iterator[str]:
             f"{report.unlabelled:,} of the {report.found:,} image files have no row in the file of labels; "
             f"{len(report.labels_unused):,} of its rows name no image here"
         )
-    for source, known, label in report.differing:
-        yield f"{source} is the image of item {known} as well, which stays as it is, with the label {label or 'none'}"
     if report.other_files:
         yield f"files of other kinds were not looked at: {other_kinds(report.other_files)}"
-    if report.metadata:
-        yield f"kept as metadata: {', '.join(report.metadata)}"
+    yield from _column_lines(report.columns)
     if report.pruned:
         yield f"{report.pruned:,} whose image is not among these were removed"
     if stay := len(report.not_in_folder) - report.pruned:
@@ -341,10 +383,30 @@ def _report_lines(report: IndexingReport, pruning: bool) -> Iterator[str]:
         yield f"{stay:,} are not among the images indexed now: they stay in the gallery{hint}"
 
 
+def _column_lines(columns: Sequence[Column]) -> Iterator[str]:
+    """Yield what the columns of metadata hold, which cells do not fit, and how to decide otherwise."""
+    if columns:
+        yield f"kept as metadata: {', '.join(f'{column.name} ({column.kind})' for column in columns)}"
+    for column in columns:
+        other = f"; --column {column.name}=text keeps the whole column as text"
+        if column.misfits:
+            cells = ", ".join(f"{cell!a} in line {line}" for line, cell in column.misfits[:NAMED])
+            more = len(column.misfits) - NAMED
+            rest = f" and {count(more, 'cell')} more" if more > 0 else ""
+            yield f"column {column.name}: no {column.kind}, and kept as text: {cells}{rest}{other}"
+        if column.missing:
+            yield f"column {column.name}: {count(column.missing, 'cell')} NaN, which counts as empty{other}"
+        if column.numbers:
+            yield (
+                f"column {column.name}: {column.numbers:,} of {count(column.cells, 'cell')} are numbers, too few for a "
+                f"column of numbers; --column {column.name}=number makes it one"
+            )
+
+
 def _key_lines(report: IndexingReport) -> Iterator[str]:
-    """Yield lines about keys that have another image, and about those that were refused."""
+    """Yield lines about items that have another image, and about keys that were refused."""
     if report.replaced:
-        yield f"{count(report.replaced, 'key has', 'keys have')} another image now"
+        yield f"{count(report.replaced, 'item has', 'items have')} another image now, and keep what is known of them"
     for source, reason in report.refused[:NAMED]:
         yield f"the key of {source} was refused: {reason.rstrip('.')}"
     if (more := len(report.refused) - NAMED) > 0:
@@ -354,7 +416,7 @@ def _key_lines(report: IndexingReport) -> Iterator[str]:
 def copy_lines(report: IndexingReport) -> Iterator[str]:
     """Yield a line for each of the first files that are copies of others, and one with the number of the rest."""
     for source, first in report.copies[:NAMED]:
-        yield f"{source} is a copy of {first}: one item stands for both"
+        yield f"{source} is a copy of {first}: a search shows them as one result"
     if (more := len(report.copies) - NAMED) > 0:
         yield f"{count(more, 'more copy', 'more copies')}; --json names all"
 
@@ -380,6 +442,7 @@ class _Query:
     k: int
     labels: list[str]
     where: str | None
+    group_by: str | None = None
 
     def __post_init__(self) -> None:
         check_at_least("-k", self.k, 1)
@@ -403,6 +466,7 @@ class _Query:
   zoo search gallery/ --key cam-1/0001
   zoo search gallery/ --text "a red chair"
   zoo search gallery/ query.png --label wren --where '{"year": {"gte": 1900, "lt": 1950}}'
+  zoo search gallery/ query.png --group-by label        the nearest image of each label
   zoo search --url http://127.0.0.1:3000 query.png --key-file key.txt
   zoo search --url http://127.0.0.1:3000 --collection birds query.png""",
 )
@@ -417,6 +481,10 @@ def search(
     k: Annotated[int, Option("-k", "--k", metavar="N", help="number of results")] = 10,
     label: Labels = None,
     where: Where = None,
+    group_by: Annotated[
+        str | None,
+        Option(metavar="KEY", help="show only the nearest image of each label, or of each value of this metadata key"),
+    ] = None,
     url: Annotated[str | None, Option(help="search at this service (zoo serve) instead of in a folder")] = None,
     collection: Annotated[
         str | None, Option(metavar="NAME", help="collection to search, if the service has several")
@@ -437,7 +505,7 @@ def search(
                 "with --url the service has the gallery and its model; give only an image, --id, --key or --text.",
                 code="option-without-effect",
             )
-        query = _Query(gallery, item, key, text, k, label or [], where)
+        query = _Query(gallery, item, key, text, k, label or [], where, group_by)
         _check_image(query.image)
         results = _search_service(query, url, collection, key_file)
     elif key_file is not None or collection is not None:
@@ -446,7 +514,7 @@ def search(
     elif gallery is None:
         raise UsageError("name the gallery folder to search, or a service with --url.", code="missing-value")
     else:
-        query = _Query(image, item, key, text, k, label or [], where)
+        query = _Query(image, item, key, text, k, label or [], where, group_by)
         results = _search_folder(query, gallery, model, runtime or "auto", precision or "fp32")
     if as_json:
         print_json({"query": query.to_json(), "results": [_result_json(result) for result in results]})
@@ -469,7 +537,15 @@ def _search_folder(query: _Query, gallery: str, model: str | None, runtime: str,
     where = metadata_filter(query.where)
     item = query.item if query.key is None else query.key
     with Gallery(gallery, model, runtime, precision) as opened:
-        return opened.search(query.image, item=item, text=query.text, k=query.k, label=query.labels, where=where)
+        return opened.search(
+            query.image,
+            item=item,
+            text=query.text,
+            k=query.k,
+            label=query.labels,
+            where=where,
+            group_by=query.group_by,
+        )
 
 
 def _search_service(query: _Query, url: str, collection: str | None, key_file: Path | None) -> Sequence[Hit]:
@@ -485,7 +561,15 @@ def _search_service(query: _Query, url: str, collection: str | None, key_file: P
     with client:
         try:
             item = query.item if query.key is None else query.key
-            return client.search(query.image, item=item, text=query.text, k=query.k, label=query.labels, where=where)
+            return client.search(
+                query.image,
+                item=item,
+                text=query.text,
+                k=query.k,
+                label=query.labels,
+                where=where,
+                group_by=query.group_by,
+            )
         except ServiceError as error:
             if error.code == "name_a_collection":
                 names = ", ".join(info.name for info in client.collections() if info.name) or "none that this key reads"
@@ -521,11 +605,24 @@ def _print_results(query: _Query, results: Sequence[Hit]) -> None:
     if all(hit.key is None for hit in results):
         del columns["key"]
     print_table(Table(list(columns), list(zip(*columns.values(), strict=True)), numbers=("similarity", "p_same", "id")))
+    show(*(f"{hit.source}: also {_places(hit)}" for hit in results if hit.also))
     if len(results) < query.k:
         condition = " of these labels and metadata" if query.labels or query.where else ""
+        condition += " with another value" if query.group_by else ""
         note(f"{len(results):,} found and {query.k:,} asked for: the gallery holds no more{condition}.")
 
 
+def _places(hit: Hit) -> str:
+    """Return where the image of a hit is besides, with keys and labels."""
+    texts = []
+    for other in hit.also[:NAMED]:
+        place = "" if other.source == hit.source else f"at {other.source}"
+        name = " ".join(filter(None, [place, other.key and f"with the key {other.key}"])) or f"as item {other.id}"
+        texts.append(f"{name} ({other.label})" if other.label else name)
+    return ", ".join(texts) + (f" and {len(hit.also) - NAMED:,} more" if len(hit.also) > NAMED else "")
+
+
 def _result_json(result: Hit) -> dict[str, Any]:
-    """Return a result without the score of re-ranking, which `zoo search` does not do."""
-    return {name: value for name, value in asdict(result).items() if name != "rerank_score"}
+    """Return a result without the score of re-ranking, which `zoo search` does not do, and without a missing group."""
+    left_out = {"rerank_score"} if result.group is not None else {"rerank_score", "group"}
+    return {name: value for name, value in asdict(result).items() if name not in left_out}

@@ -6,10 +6,11 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import os
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+import unicodedata
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ import numpy as np
 
 from zoo.console import note_once
 from zoo.data import formats
+from zoo.data.columns import Column, Kind, check_kinds, parse_column
 from zoo.data.dataset import BOTH, FOLDER, QUERY, SPLITS, WHOLE, Dataset
 from zoo.errors import DatasetError, UsageError, ZooError
 from zoo.paths import expand, is_folder
@@ -43,10 +45,6 @@ BOX = ("x_1", "y_1", "x_2", "y_2")
 BOOLEANS = {"1": True, "true": True, "0": False, "false": False}
 """Values of a cell that says whether an image is a query."""
 
-# Longer numbers do not fit into 64 bits without loss: they are identifiers.
-_INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
-_DECIMAL = re.compile(r"-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,30})?")
-_TRUE_OR_FALSE = {"true": True, "false": False}
 
 Row = Mapping[str, str]
 
@@ -217,22 +215,27 @@ def _in_our_terms(path: Path, rows: list[dict[str, str]]) -> list[Row]:
 
 @contextmanager
 def _csv_rows(
-    path: Path, unreadable: type[ZooError] = UsageError
+    path: Path, unreadable: type[ZooError] = UsageError, how: TableFormat | None = None
 ) -> Iterator[tuple[list[str], Iterator[tuple[int, dict[str, Any]]]]]:
     """Open a CSV file and yield its header and an iterator over (line number, row).
 
     Raises:
         ZooError: The error `unreadable`, if the file cannot be read.
-        UsageError: If it is not CSV in UTF-8, or a row has more cells than the header, perhaps as a comma cut a label.
+        UsageError: If it is not CSV in the encoding (UTF-8 by default), or a row has more cells than the
+            header, perhaps as a comma cut a label.
     """
+    how = how or PLAIN
+    encoding = "utf-8-sig" if codecs.lookup(how.encoding).name == "utf-8" else how.encoding  # files of Excel
+    delimiter = how.delimiter or formats.TEXTS.get(path.suffix.lower(), ",")
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file, strict=True, delimiter=formats.TEXTS.get(path.suffix.lower(), ","))
+        with path.open(encoding=encoding, newline="") as file:
+            reader = csv.DictReader(file, strict=True, delimiter=delimiter)
             reader.fieldnames = header = [read_cell(name) for name in reader.fieldnames or ()]
             if len(header) == 1 and (mark := next((mark for mark in ";\t|" if mark in header[0]), "")):
-                raise UsageError(
-                    f"{path} separates its columns by {mark!r}; save it as CSV with commas.", code="invalid-table"
+                message = (
+                    f"{path} separates its columns by {mark!r}: name that with --delimiter, or save it with commas."
                 )
+                raise UsageError(message, code="invalid-table")
 
             def rows() -> Iterator[tuple[int, dict[str, Any]]]:
                 for row in reader:
@@ -247,8 +250,9 @@ def _csv_rows(
             yield header, rows()
     except OSError as error:
         raise unreadable(f"{path} cannot be read: {error.strerror or error}.", code="unreadable-file") from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"{path} cannot be read as CSV in UTF-8: {error}.", code="invalid-table") from None
+    except (UnicodeError, csv.Error) as error:
+        message = f"{path} cannot be read as CSV in {how.encoding}: {error}. Name another encoding with --encoding."
+        raise UsageError(message, code="invalid-table") from None
 
 
 def _table_columns(path: Path, header: list[str], labelled: bool) -> dict[str, str]:
@@ -304,21 +308,63 @@ def _check_image_rows(path: Path, rows: list[tuple[int, dict[str, str]]], labell
 
 
 @dataclass(frozen=True)
-class LabelFile:
-    """Labels and metadata of images, keyed by path below the folder or by the name in the table.
+class TableFormat:
+    """Form of the cells of a table, where its suffix does not tell.
 
     Attributes:
-        labels: Label of every path, None for an empty cell. None without the column `label`: then folders' names stay
-            the labels.
-        columns: Keys of the metadata.
-        metadata: Metadata of every path, without empty cells.
-        keys: The user's own name of each image that has one; all differ.
+        delimiter: What separates them; None: a comma, or a tab in a .tsv.
+        encoding: Python's name of the encoding.
+        kinds: Kinds of columns (`zoo.data.columns.KINDS`) by name; the others are guessed.
     """
 
-    labels: Mapping[str, str | None] | None = None
-    columns: tuple[str, ...] = ()
-    metadata: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    keys: Mapping[str, str] = field(default_factory=dict)
+    delimiter: str | None = None
+    encoding: str = "utf-8"
+    kinds: Mapping[str, Kind] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.delimiter is not None and len(self.delimiter) != 1:
+            message = f"a delimiter is one character, not {self.delimiter!r}; for a tab in a shell: $'\\t'."
+            raise UsageError(message, code="invalid-value")
+        try:
+            "".encode(self.encoding)
+        except LookupError:
+            message = f"there is no encoding {self.encoding!r}; common ones are utf-8, cp1252, utf-16."
+            raise UsageError(message, code="unknown-name") from None
+
+
+PLAIN = TableFormat()
+
+
+@dataclass(frozen=True)
+class LabelRow:
+    """Row of a table of images.
+
+    Attributes:
+        path: Path of the image, below the folder or relative to the table.
+        label: Its label; None for an empty cell.
+        metadata: The other cells that are not empty.
+        key: The user's own name of it; several rows with different keys may have one image.
+    """
+
+    path: str
+    label: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    key: str | None = None
+
+
+@dataclass(frozen=True)
+class LabelFile:
+    """Labels and metadata of images.
+
+    Attributes:
+        rows: The rows in order.
+        labelled: Whether there is a column `label`; without it folders' names stay the labels.
+        columns: Columns of the metadata.
+    """
+
+    rows: tuple[LabelRow, ...] = ()
+    labelled: bool = False
+    columns: tuple[Column, ...] = ()
 
 
 def read_column(path: Path, name: str) -> list[str]:
@@ -336,37 +382,38 @@ def read_column(path: Path, name: str) -> list[str]:
         return [row[name] or "" for _, row in cells]
 
 
-def read_label_file(path: Path, sources: Collection[str] = (), folder: Path | None = None) -> LabelFile:
+def read_label_file(
+    path: Path, sources: Collection[str] = (), folder: Path | None = None, how: TableFormat = PLAIN
+) -> LabelFile:
     """Read a CSV file with the column `image`, or else `path`, and at least one more.
 
     The column `label` holds labels, and `key` the users' own names of images, as texts; every other named column is a
-    key of the metadata. The values of a column are
-    numbers if all its cells are written as numbers (00123 is not), booleans if all are true or false, else strings.
+    key of the metadata, whose values are numbers, truth values or texts (`zoo.data.columns`).
 
     Args:
         path: The file.
         sources: The paths of the images below `folder`.
         folder: The folder of the images. The name of an image that is not among `sources` is relative to the file's
             folder, as in a table.
+        how: How the cells are written.
 
     Raises:
         UsageError: If the file cannot be read or is malformed; the message names the line.
     """
-    rows = _read_labels(path, lists=False)
+    file = _read_labels(path, lists=False, how=how)
     if folder is None:
-        return rows
+        return file
     root = expand(folder).resolve()
+    composed = {unicodedata.normalize("NFC", source): source for source in sources}
 
     def below(name: str) -> str:
         if name in sources:
             return name
         image = image_path(expand(path), name).resolve()
-        return image.relative_to(root).as_posix() if image.is_relative_to(root) else name
+        name = image.relative_to(root).as_posix() if image.is_relative_to(root) else name
+        return name if name in sources else composed.get(unicodedata.normalize("NFC", name), name)
 
-    labels = None if rows.labels is None else {below(name): label for name, label in rows.labels.items()}
-    keys = {below(name): key for name, key in rows.keys.items()}
-    metadata = {below(name): values for name, values in rows.metadata.items()}
-    return replace(rows, labels=labels, metadata=metadata, keys=keys)
+    return replace(file, rows=tuple(replace(row, path=below(row.path)) for row in file.rows))
 
 
 @dataclass(frozen=True)
@@ -379,16 +426,16 @@ class KeyedRow:
     metadata: Mapping[str, Any]
 
 
-def read_keyed_rows(path: Path) -> list[KeyedRow]:
+def read_keyed_rows(path: Path, how: TableFormat = PLAIN) -> tuple[list[KeyedRow], tuple[Column, ...]]:
     """Read a CSV file with the column `key`, or else `image` or `path`, whose cells are the keys then; all differ.
 
-    The column `label` holds labels; the others are metadata as in `read_label_file`.
+    The column `label` holds labels; the others are metadata as in `read_label_file`. Return the rows and these columns.
 
     Raises:
         UsageError: If the file cannot be read, has none of these columns, or a key is missing or occurs twice.
     """
     path = expand(path)
-    with _csv_rows(path) as (header, cells):
+    with _csv_rows(path, how=how) as (header, cells):
         rows = list(cells)
     named = [name for name in header if name]
     _check_unique(path, named, sorted(named))
@@ -399,8 +446,8 @@ def read_keyed_rows(path: Path) -> list[KeyedRow]:
             f"{path} needs a header with the column {KEY} (or {IMAGE}); it has: {', '.join(header) or 'nothing'}.",
             code="invalid-table",
         )
-    columns = [name for name in named if name not in (KEY, LABEL, image)]
-    parse = {name: _cell_parser([row[name] for _, row in rows if row[name]]) for name in columns}
+    names = [name for name in named if name not in (KEY, LABEL, image)]
+    columns, metadata = _parsed_metadata(names, rows, how)
     lines: dict[str, int] = {}
     keyed = []
     for line, row in rows:
@@ -409,33 +456,43 @@ def read_keyed_rows(path: Path) -> list[KeyedRow]:
             raise UsageError(f"{path}, line {line}: a key is needed.", code="invalid-table")
         if (first := lines.setdefault(key, line)) != line:
             raise UsageError(f"{path}, line {line}: line {first} has the key {key!r} too.", code="invalid-table")
-        metadata = {name: parse[name](row[name]) for name in columns if row[name]}
-        keyed.append(KeyedRow(key, (row[image] if image else "") or key, row.get(LABEL) or None, metadata))
-    return keyed
+        source = (row[image] if image else "") or key
+        keyed.append(KeyedRow(key, source, row.get(LABEL) or None, metadata[line]))
+    return keyed, columns
 
 
-def read_table(path: Path) -> LabelFile:
-    """Read a table as `read_label_file` does. It has the column `image`, or else `path`, and needs no other column.
-
-    `metadata` has every image, in the order of the rows.
-    """
-    return _read_labels(path, lists=True)
+def read_table(path: Path, how: TableFormat = PLAIN) -> LabelFile:
+    """Read a table as `read_label_file` does. It has the column `image`, or else `path`, and needs no other column."""
+    return _read_labels(path, lists=True, how=how)
 
 
-def _read_labels(path: Path, lists: bool) -> LabelFile:
+def _read_labels(path: Path, lists: bool, how: TableFormat) -> LabelFile:
     """Read labels and metadata; `lists` means that the file is a table, which lists the images."""
     path = as_text(path)
-    with _csv_rows(path) as (header, cells):
-        key, columns = _metadata_columns(path, header, lists)
-        rows = _metadata_rows(path, cells, key, lists)
-    labelled = LABEL in header
-    parse = {column: _cell_parser([row[column] for row in rows.values() if row[column]]) for column in columns}
-    return LabelFile(
-        {source: row[LABEL] or None for source, row in rows.items()} if labelled else None,
-        tuple(columns),
-        {source: {key: parse[key](row[key]) for key in columns if row[key]} for source, row in rows.items()},
-        {source: row[KEY] for source, row in rows.items() if row.get(KEY)},
-    )
+    with _csv_rows(path, how=how) as (header, cells):
+        image, names = _metadata_columns(path, header, lists)
+        rows = _metadata_rows(path, cells, image, lists)
+    columns, metadata = _parsed_metadata(names, rows, how)
+    labelled = [
+        LabelRow(row[image], row.get(LABEL) or None, metadata[line], row.get(KEY) or None) for line, row in rows
+    ]
+    return LabelFile(tuple(labelled), LABEL in header, columns)
+
+
+def _parsed_metadata(
+    names: Sequence[str], rows: Sequence[tuple[int, Row]], how: TableFormat
+) -> tuple[tuple[Column, ...], dict[int, dict[str, Any]]]:
+    """Return the columns of metadata, and the metadata of each row by its line."""
+    check_kinds(how.kinds, names)
+    columns: list[Column] = []
+    metadata: dict[int, dict[str, Any]] = {line: {} for line, _ in rows}
+    for name in names:
+        cells = [(line, row[name]) for line, row in rows if row[name]]
+        column, values = parse_column(name, cells, how.kinds.get(name))
+        columns.append(column)
+        for line, value in values.items():
+            metadata[line][name] = value
+    return tuple(columns), metadata
 
 
 def _metadata_columns(path: Path, header: list[str], lists: bool) -> tuple[str, list[str]]:
@@ -453,30 +510,31 @@ def _metadata_columns(path: Path, header: list[str], lists: bool) -> tuple[str, 
 
 
 def _metadata_rows(
-    path: Path, cells: Iterator[tuple[int, dict[str, Any]]], key: str, lists: bool
-) -> dict[str, dict[str, str]]:
-    rows: dict[str, dict[str, str]] = {}
+    path: Path, cells: Iterator[tuple[int, dict[str, Any]]], image: str, lists: bool
+) -> list[tuple[int, dict[str, str]]]:
+    """Return line and cells of each row. An image has several rows only if each of them has a key of its own."""
+    rows: list[tuple[int, dict[str, str]]] = []
+    by_name: dict[tuple[str, str], dict[str, str]] = {}
+    keyed: dict[str, bool] = {}
     lines_by_key: dict[str, int] = {}
     for line, row in cells:
-        if row[key] is None or row.get(LABEL, "") is None or (lists and not row[key]):
-            named = "an image" if key == IMAGE else "a path"
+        if row[image] is None or row.get(LABEL, "") is None or (lists and not row[image]):
+            named = "an image" if image == IMAGE else "a path"
             raise UsageError(
                 f"{path}, line {line}: a row needs {named}{' and a label' * (LABEL in row)}.", code="invalid-table"
             )
-        source = Path(row.pop(key)).as_posix()
-        if source not in rows and (name := row.get(KEY)) and (first := lines_by_key.setdefault(name, line)) != line:
-            raise UsageError(f"{path}, line {line}: line {first} has the key {name!r} too.", code="invalid-table")
-        if rows.setdefault(source, row) != row:
+        row[image] = source = Path(row[image]).as_posix()
+        key = row.get(KEY) or ""
+        if by_name.setdefault((source, key), row) is not row:
+            if by_name[source, key] == row:
+                continue
             raise UsageError(
                 f"{path}, line {line}: {source} has another label or other metadata above.", code="invalid-table"
             )
+        if keyed.setdefault(source, bool(key)) != bool(key):
+            message = f"{path}, line {line}: {source} has a row above; of several rows each needs a key of its own."
+            raise UsageError(message, code="invalid-table")
+        if key and (first := lines_by_key.setdefault(key, line)) != line:
+            raise UsageError(f"{path}, line {line}: line {first} has the key {key!r} too.", code="invalid-table")
+        rows.append((line, row))
     return rows
-
-
-def _cell_parser(cells: list[str]) -> Callable[[str], Any]:
-    """Return the function that parses the cells of a column."""
-    if all(map(_INTEGER.fullmatch, cells)):
-        return int
-    if all(map(_DECIMAL.fullmatch, cells)):
-        return float
-    return _TRUE_OR_FALSE.__getitem__ if _TRUE_OR_FALSE.keys() >= set(cells) else str

@@ -3,9 +3,10 @@
 NAME                  facts and state; one row names the collection of the items and the model
 NAME_<fingerprint>    the items: embedding, label, metadata, thumbnail, ...
 
-Milvus has no transactions. An item's id is derived from the hash of its image, so that two processes that add one image
-write one row. A process reads its own writes at once (Session consistency), and those of others within Milvus's time
-tick, 0.2 s by default. What a write depends on is read with Strong consistency, which waits for that tick.
+Milvus has no transactions. An item's id is derived from its place, so that two processes that add one file write one
+row. Each item has its image in its own row, and a search merges the items of one image. A process reads its own writes
+at once (Session consistency), and those of others within Milvus's time tick, 0.2 s by default. What a write depends on
+is read with Strong consistency, which waits for that tick.
 
 A gallery keeps its model. Images are embedded by another model into a new collection.
 """
@@ -29,19 +30,23 @@ from serving.gallery.backends.milvus_rows import (
     ITEM,
     MODEL,
     PICTURE,
+    PLACE,
+    REMOVED,
     STATE,
     WHOLE,
     expression,
     fact_row,
-    ids_of,
+    folder_text,
+    image_fields,
     item_of,
     matches,
     metadata_fields,
     moment,
-    new_row,
     number_of,
+    place_of,
     thumbnail_of,
 )
+from serving.gallery.backends.milvus_writes import Writes
 from serving.gallery.filters import EVERYTHING, Filter
 from serving.gallery.store import Overview
 from serving.gallery.types import (
@@ -49,16 +54,14 @@ from serving.gallery.types import (
     UNCHANGED,
     AddResult,
     Item,
+    ItemPlace,
     ItemUpdate,
     NewItem,
     PutResult,
-    PutStatus,
     Stats,
     Thumbnail,
     Unchanged,
     check_key,
-    equal_metadata,
-    image_taken,
     item_row,
     key_taken,
     model_json,
@@ -66,7 +69,7 @@ from serving.gallery.types import (
     parse_model,
     vector_to_blob,
 )
-from zoo.errors import GalleryError, GalleryExistsError, GalleryNotFoundError
+from zoo.errors import GalleryError, GalleryExistsError, GalleryNotFoundError, ItemConflictError
 from zoo.files import LockHeldError
 from zoo.models.card import Card
 
@@ -139,8 +142,8 @@ class MilvusStore:
         return {number: item_of(row) for number, row in self.by_ids(ids, ITEM).items()}
 
     def item_of_content(self, content_sha256: str) -> Item | None:
-        rows = self.by_ids(ids_of(content_sha256), ITEM).values()
-        return next((item_of(row) for row in rows if row["content_sha256"] == content_sha256), None)
+        rows = self.connection.rows(self.collection, f"content_sha256 == {quoted(content_sha256)}", ITEM)
+        return item_of(min(rows, key=lambda row: int(row["id"]))) if rows else None
 
     def items(self, offset: int = 0, limit: int = 50, selection: Filter = EVERYTHING) -> list[Item]:
         end = IDS if limit < 0 else offset + limit
@@ -163,16 +166,42 @@ class MilvusStore:
     def labels(self) -> dict[int, str | None]:
         return {row["id"]: row["label"] or None for piece in self.scan(("id", "label")) for row in piece}
 
-    def ids_by_content(self) -> dict[str, int]:
-        return {row["content_sha256"]: row["id"] for piece in self.scan(("id", "content_sha256")) for row in piece}
-
     def contents(self) -> Iterator[tuple[str, str | None]]:
         rows = [row for piece in self.scan(("id", "content_sha256", "label")) for row in piece]
-        yield from sorted((row["content_sha256"], row["label"] or None) for row in rows)
+        for content, label in sorted((row["content_sha256"], row["label"]) for row in rows):
+            yield content, label or None
 
-    def sources_by_content(self) -> dict[str, str]:
-        fields = ("id", "content_sha256", "source")
-        return {row["content_sha256"]: row["source"] for piece in self.scan(fields) for row in piece}
+    def places(self) -> list[ItemPlace]:
+        return [place_of(row) for piece in self.scan(PLACE) for row in piece]
+
+    def removed_places(self) -> list[ItemPlace]:
+        condition = f'value["kind"] == {quoted(REMOVED)}'
+        rows = self.connection.rows(self.facts_name, condition, ("id", "value"), strong=True)
+        return [place_of({**row["value"], "id": row["id"]}) for row in rows]
+
+    def move_removed(self, places: Sequence[ItemPlace]) -> None:
+        rows = [{**_removed_row(place), "id": place.id} for place in places]
+        self.connection.write(self.facts_name, rows)
+
+    # Images, each of which is as often in the index as items show it: their ids are those of the items
+
+    def contents_of(self, ids: Sequence[int]) -> dict[int, int]:
+        return {number: number for number in self.by_ids(ids, ("id",))}
+
+    def items_of(
+        self, contents: Sequence[int], selection: Filter = EVERYTHING, exclude: Sequence[int] = ()
+    ) -> dict[int, list[Item]]:
+        items, excluded = self.items_by_id(contents), set(exclude)
+        return {
+            number: [item] if number not in excluded and selection.matches(item.label, item.metadata) else []
+            for number, item in items.items()
+        }
+
+    def content_labels(self) -> dict[int, str | None]:
+        return self.labels()
+
+    def ids_by_content(self) -> dict[str, int]:
+        return {row["content_sha256"]: row["id"] for piece in self.scan(("id", "content_sha256")) for row in piece}
 
     def rows(self) -> Iterator[tuple[Item, np.ndarray, Thumbnail]]:
         for piece in self.scan((*ITEM, *PICTURE[1:], "vector"), size=PIECE):
@@ -223,108 +252,54 @@ class MilvusStore:
     # What is written
 
     def add(self, items: Sequence[NewItem]) -> AddResult:
-        """Add items; images that the gallery has keep the ids of their items.
+        """Add items, as `Store.add`.
 
         After a failure a part of the items may be in the gallery. To add them again completes them.
 
         Raises:
-            ItemConflictError: If a key is another image's, or an image is there under another key.
+            ItemConflictError: If a key is another image's.
         """
-        texts = [item_row(item) for item in items]
-        for item in items:
-            vector_to_blob(item.embedding, self.card.dim, item.source)
+        texts = self._texts(items)
         with self._writing:
-            ids, fresh, keyed = self._placed(items, texts)
-            self.connection.write(self.collection, fresh)
-            self._rewrite(keyed)
-            self._next_change()
-        return AddResult(ids, len(fresh))
-
-    def _placed(
-        self, items: Sequence[NewItem], texts: Sequence[tuple[Any, ...]]
-    ) -> tuple[list[int], list[Row], dict[int, Row]]:
-        """Return the id of each item, the rows of the new ones, and the keys that existing items get."""
-        candidates = [number for item in items for number in ids_of(item.content_sha256)]
-        by_id = self.by_ids(candidates, ("id", "content_sha256", "key"), strong=True)
-        by_key = {row["key"]: row for row in self._with_keys([check_key(item.key) for item in items if item.key])}
-        by_content = {row["content_sha256"]: row for row in by_id.values()}
-        ids, fresh, keyed, change = list[int](), list[Row](), dict[int, Row](), moment()
-        for item, text in zip(items, texts, strict=True):
-            content = item.content_sha256
-            if item.key and by_key.get(item.key, {"content_sha256": content})["content_sha256"] != content:
-                raise key_taken(item.key, by_key[item.key]["id"])
-            row = by_content.get(content)
-            if row is None:
-                row = by_content[content] = self._new_row(item, text, by_id, change)
-                fresh.append(row)
-            elif item.key not in (None, row["key"]):
-                if row["key"]:
-                    raise image_taken(row["id"], row["key"])
-                row["key"] = item.key
-                keyed |= {row["id"]: {"key": item.key}} if len(row) == 3 else {}
-            if item.key:
-                by_key[item.key] = row
-            ids.append(row["id"])
-        return ids, fresh, keyed
+            writes = Writes(self.connection, self.collection, items)
+            ids = [writes.add(item, text) for item, text in zip(items, texts, strict=True)]
+            self._write(writes, items)
+        return AddResult(ids, len(writes.fresh))
 
     def put(self, items: Sequence[NewItem]) -> list[PutResult]:
-        """Create or replace the items with these keys.
+        """Create the items with these keys, or give them these images and descriptions.
 
-        The new row of a replaced item is written before the former one is deleted: for a moment, and after a failure
-        until the next put of the key, searches find both.
+        After a failure a part of the items may be written. To put them again completes them.
         """
-        texts = [item_row(item) for item in items]
         for item in items:
             check_key(item.key or "")
-            vector_to_blob(item.embedding, self.card.dim, item.source)
-        results: list[PutResult] = []
+        texts = self._texts(items)
         with self._writing:
-            for start, end in _without_repeats(items):
-                results += self._put(items[start:end], texts[start:end])
-            self._next_change()
+            writes = Writes(self.connection, self.collection, items)
+            results = [writes.put(item, text) for item, text in zip(items, texts, strict=True)]
+            self._write(writes, items)
         return results
 
-    def _put(self, items: Sequence[NewItem], texts: Sequence[tuple[Any, ...]]) -> list[PutResult]:
-        """Put items no two of which have a key or an image in common."""
-        candidates = [number for item in items for number in ids_of(item.content_sha256)]
-        by_id = self.by_ids(candidates, ITEM, strong=True)
-        by_content = {row["content_sha256"]: row for row in by_id.values()}
-        owners: dict[str, list[int]] = {}
-        for row in self._with_keys([item.key for item in items if item.key]):
-            owners.setdefault(row["key"], []).append(row["id"])
-        results, fresh, changes, gone = list[PutResult](), list[Row](), dict[int, Row](), list[int]()
-        for item, text in zip(items, texts, strict=True):
-            key, known = str(item.key), by_content.get(item.content_sha256)
-            if known is not None and known["key"] not in ("", key):
-                results.append(PutResult(None, "refused", image_taken(known["id"], known["key"])))
-                continue
-            former = [number for number in owners.get(key, []) if known is None or number != known["id"]]
-            status: PutStatus = "replaced" if former else "created"
-            if known is None:
-                row = self._new_row(item, text, by_id, moment())
-                fresh.append(row)
-            else:
-                row, wanted = known, {"source": text[0], "label": text[1] or "", **metadata_fields(item.metadata)}
-                if known["key"] != key or _differs(known, wanted):
-                    changes[known["id"]] = {**wanted, "key": key}
-                    status = "replaced" if former else "updated"
-                else:
-                    status = "replaced" if former else "unchanged"
-            gone += former
-            results.append(PutResult(row["id"], status))
-        self.connection.write(self.collection, fresh)
-        self._rewrite(changes)
-        if gone:
-            self.connection.delete(self.collection, gone)
-        return results
+    def _texts(self, items: Sequence[NewItem]) -> list[tuple[Any, ...]]:
+        """Return the columns of items, which are checked."""
+        texts = [item_row(item) for item in items]
+        for item in items:
+            vector_to_blob(item.embedding, self.card.dim, item.source)
+            if item.key is not None:
+                check_key(item.key)
+        return texts
 
-    def _new_row(self, item: NewItem, text: tuple[Any, ...], taken: dict[int, Row], change: int) -> Row:
-        """Return the row of a new image, and note it among those whose ids are taken."""
-        free = [number for number in ids_of(item.content_sha256) if number not in taken]
-        if not free:
-            raise GalleryError(f"the ids of {item.source!r} are those of other images.")
-        row = taken[free[0]] = new_row(free[0], item, text, change)
-        return row
+    def _write(self, writes: Writes, items: Sequence[NewItem]) -> None:
+        self.connection.write(self.collection, list(writes.fresh.values()))
+        self._rewrite(writes.changes)
+        keys = {item.key for item in items if item.key is not None}
+        files = {(item.source, item.folder) for item in items if item.folder is not None}
+        again = [
+            place.id for place in self.removed_places() if place.key in keys or (place.source, place.folder) in files
+        ]
+        if again:
+            self.connection.delete(self.facts_name, again)
+        self._next_change()
 
     def item_of_key(self, key: str) -> Item:
         rows = self.connection.rows(self.collection, f"key == {quoted(key)}", ITEM) if key else []
@@ -338,21 +313,32 @@ class MilvusStore:
         condition = f"key in [{', '.join(map(quoted, keys))}]"
         return self.connection.rows(self.collection, condition, ("id", "content_sha256", "key"), strong=True)
 
-    def remove(self, ids: Sequence[int]) -> int:
+    def remove(self, ids: Sequence[int], remember: bool = False) -> int:
         with self._writing:
-            rows = self.by_ids(sorted(set(ids)), ("id",), strong=True)
+            rows = self.by_ids(sorted(set(ids)), PLACE, strong=True)
+            places = [place_of(row) for row in rows.values() if row["key"] or row["folder"]]
+            if remember and places:
+                self.connection.write(self.facts_name, [_removed_row(place) for place in places])
             self.connection.delete(self.collection, list(rows))
             self._next_change()
         return len(rows)
 
-    def update(self, places: Sequence[ItemUpdate]) -> None:
-        changes = {
-            place.item: {"source": place.source, "label": place.label or "", **metadata_fields(place.metadata)}
-            for place in places
-        }
+    def update(self, updates: Sequence[ItemUpdate]) -> dict[int, ItemConflictError]:
+        images = [update.image for update in updates if update.image is not None]
+        self._texts(images)
+        refused: dict[int, ItemConflictError] = {}
+        changes: dict[int, Row] = {}
         with self._writing:
+            keys = [update.key for update in updates if isinstance(update.key, str)]
+            owners = {row["key"]: row["id"] for row in self._with_keys(keys)}
+            for update in updates:
+                if isinstance(update.key, str) and owners.setdefault(check_key(update.key), update.item) != update.item:
+                    refused[update.item] = key_taken(update.key, owners[update.key])
+                else:
+                    changes[update.item] = _fields_of(update)
             self._rewrite(changes)
             self._next_change()
+        return refused
 
     def describe(
         self,
@@ -386,7 +372,7 @@ class MilvusStore:
         ids, found = list(changes), 0
         for start in range(0, len(ids), PIECE):
             rows = self.by_ids(ids[start : start + PIECE], WHOLE, strong=True)
-            changed = [{**row, **changes[number], "change": moment()} for number, row in rows.items()]
+            changed = [{**row, **changes[number]} for number, row in rows.items()]
             self.connection.write(self.collection, changed)
             found += len(rows)
         return found
@@ -490,6 +476,11 @@ def open_store(address: str) -> MilvusStore:
     connection = _connect_existing(address)
     try:
         value = present_model(connection)
+        if not set(WHOLE) <= connection.fields(value["collection"]):
+            message = (
+                f"{address} was made by another version of dml-zoo. Index the images again, into a new collection."
+            )
+            raise GalleryError(message, code="other-schema")
         connection.load(value["collection"])
         return MilvusStore(connection, value["collection"], *parse_model(value["model"], address))
     except BaseException:
@@ -567,20 +558,21 @@ def _not_found(address: Address) -> GalleryNotFoundError:
     )
 
 
-def _without_repeats(items: Sequence[NewItem]) -> Iterator[tuple[int, int]]:
-    """Yield start and end of pieces of at most `PIECE` items, in which no key and no image occurs twice."""
-    start, seen = 0, set[tuple[str, str]]()
-    for number, item in enumerate(items):
-        names = {("key", str(item.key)), ("image", item.content_sha256)}
-        if seen & names or number - start == PIECE:
-            yield start, number
-            start, seen = number, set()
-        seen |= names
-    if items:
-        yield start, len(items)
+def _removed_row(place: ItemPlace) -> Row:
+    """Return the fact that the item of a place was removed."""
+    values = {"source": place.source, "key": place.key or "", "folder": folder_text(place.folder)}
+    number = number_of(REMOVED, *values.values())
+    value = {"kind": REMOVED, **values, "content_sha256": place.content_sha256}
+    return {**fact_row(REMOVED, value), "id": number}
 
 
-def _differs(row: Row, wanted: Row) -> bool:
-    """Return whether the source, the label or the metadata of a row are others than those wanted."""
-    texts = any(row[name] != wanted[name] for name in ("source", "label"))
-    return texts or not equal_metadata(row["metadata"], wanted["metadata"])
+def _fields_of(update: ItemUpdate) -> Row:
+    """Return the fields that an update changes."""
+    fields = {"source": update.source, "label": update.label or "", **metadata_fields(update.metadata)}
+    if not isinstance(update.folder, Unchanged):
+        fields["folder"] = folder_text(update.folder)
+    if not isinstance(update.key, Unchanged):
+        fields["key"] = update.key or ""
+    if update.image is not None:
+        fields |= {**image_fields(update.image), "change": moment()}
+    return fields

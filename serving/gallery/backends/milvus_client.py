@@ -45,7 +45,17 @@ PREPARATIONS = ("create_collection", "load_collection", "drop_collection")
 SCAN = 10_000
 """Rows without embedding and thumbnail that are read in one request."""
 
-ITEM_TEXTS = ("label", "source", "content_sha256", "added_at", "key", "thumbnail", "thumbnail_rest", "thumbnail_type")
+ITEM_TEXTS = (
+    "label",
+    "source",
+    "content_sha256",
+    "added_at",
+    "key",
+    "folder",
+    "thumbnail",
+    "thumbnail_rest",
+    "thumbnail_type",
+)
 
 Row = dict[str, Any]
 

@@ -24,7 +24,13 @@ QUERIES, RESULTS = 256, 100_000
 
 
 class MilvusIndex:
-    """Search over the embeddings of a gallery in Milvus, which keeps its index itself."""
+    """Search over the embeddings of a gallery in Milvus, which keeps its index itself.
+
+    Attributes:
+        repeats: Rows to ask for beside those that are wanted, because each item of an image has a row of its own.
+    """
+
+    repeats = 10
 
     def __init__(self, store: MilvusStore) -> None:
         self._store = store

@@ -10,18 +10,22 @@ from typing import Any
 
 from serving.gallery.backends.milvus_client import IDS, TEXT, Row, quoted
 from serving.gallery.filters import BOUNDS, Filter, Range, Value
-from serving.gallery.types import MAX_ID, Item, NewItem, Thumbnail, Unchanged, check_types, metadata_json
+from serving.gallery.types import MAX_ID, Item, ItemPlace, NewItem, Thumbnail, Unchanged, check_types, metadata_json
 
 ATTEMPTS = 3
-"""Ids that an image can have; the later ones are for an image whose first id is another image's."""
+"""Ids that are derived from a place; the later ones are for a place whose former item, of the first id, has moved."""
 
 LISTED = 50
 """A filter by more values of one metadata key is evaluated here, not in Milvus."""
 
 ITEM = ("id", "source", "label", "metadata", "content_sha256", "added_at", "change", "key")
+PLACE = ("id", "source", "key", "folder", "content_sha256")
 PICTURE = ("id", "thumbnail", "thumbnail_rest", "thumbnail_type")
-WHOLE = (*ITEM, *PICTURE[1:], "vector", "lists")
-MODEL, CHANGE, FACT, STATE = "model", "change", "fact", "state"
+WHOLE = (*ITEM, "folder", *PICTURE[1:], "vector", "lists")
+MODEL, CHANGE, FACT, STATE, REMOVED = "model", "change", "fact", "state", "removed"
+
+ELSEWHERE = "-"
+"""How the folder "", of another machine, is written; "" is that of an item without a file."""
 
 
 def number_of(*words: object) -> int:
@@ -73,27 +77,50 @@ def fact_row(kind: str, value: Row, key: str = "") -> Row:
     return {"id": number_of(kind, key), "value": value, "vector": [1.0, 0.0]}
 
 
-def ids_of(content_sha256: str) -> list[int]:
-    return [number_of("item", content_sha256, attempt) for attempt in range(ATTEMPTS)]
+def ids_of(item: NewItem) -> list[int]:
+    """Return the ids that an item can have, by its place: two processes that add one file write one row."""
+    if item.key is not None:
+        place = ["key", item.key]
+    else:
+        place = ["image", item.content_sha256] if item.folder is None else ["file", item.folder, item.source]
+    return [number_of("item", *place, attempt) for attempt in range(ATTEMPTS)]
 
 
 def new_row(number: int, item: NewItem, text: tuple[Any, ...], change: int) -> Row:
-    source, label, _, content, added_at = text
-    picture = b85encode(item.thumbnail.data).decode()
+    source, label, _, added_at = text
     return {
         "id": number,
-        "vector": item.embedding.tolist(),
         "source": source,
         "label": label or "",
         **metadata_fields(item.metadata),
-        "content_sha256": content,
         "added_at": added_at,
         "change": change,
         "key": item.key or "",
+        "folder": folder_text(item.folder),
+        **image_fields(item),
+    }
+
+
+def image_fields(item: NewItem) -> Row:
+    """Return the fields that belong to an item's image."""
+    picture = b85encode(item.thumbnail.data).decode()
+    return {
+        "vector": item.embedding.tolist(),
+        "content_sha256": item.content_sha256,
         "thumbnail": picture[:TEXT],
         "thumbnail_rest": picture[TEXT:],
         "thumbnail_type": item.thumbnail.media_type,
     }
+
+
+def folder_text(folder: str | None) -> str:
+    return "" if folder is None else folder or ELSEWHERE
+
+
+def place_of(row: Row) -> ItemPlace:
+    """Return the place of a row, or of the value of a removed place."""
+    folder = None if row["folder"] == "" else row["folder"].removeprefix(ELSEWHERE)
+    return ItemPlace(row["id"], row["source"], row["key"] or None, folder, row["content_sha256"])
 
 
 def metadata_fields(metadata: Mapping[str, Any] | Unchanged) -> Row:

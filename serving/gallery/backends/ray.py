@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from serving.gallery.indexing import Fill, ImageFile, IndexingRun, new_item
+from serving.gallery.indexing import Fill, IndexingRun, ReadFile
+from serving.gallery.matching import ImageFile
 from serving.gallery.originals import read_image
-from serving.gallery.types import NewItem, Thumbnail, decode_image
+from serving.gallery.types import Thumbnail, decode_image
 from zoo.errors import GalleryError, ImageError, ModelMismatchError, UsageError, check_at_least, missing
 from zoo.models.load import Embedder, load
 from zoo.paths import core_count
@@ -96,9 +97,10 @@ def write(run: IndexingRun, files: Sequence[ImageFile], outcomes: Iterable[pa.Ta
     """Write outcomes to the gallery in the order of the files, each table in one step."""
     with tqdm(total=len(files), unit="image", desc="index", disable=not progress) as bar:
         for table in outcomes:
-            items = [_new_item(run, files[row["number"]], row) for row in table.to_pylist()]
-            run.write([item for item in items if item])
-            bar.update(len(items))
+            rows = table.to_pylist()
+            read = [_read_file(run, files[row["number"]], row) for row in rows]
+            run.write([file for file in read if file])
+            bar.update(len(rows))
 
 
 class EmbeddingWorker:
@@ -165,18 +167,15 @@ def _absolute(path: Path) -> str:
     return os.path.abspath(path.expanduser())  # noqa: PTH100
 
 
-def _new_item(run: IndexingRun, file: ImageFile, row: dict[str, Any]) -> NewItem | None:
+def _read_file(run: IndexingRun, file: ImageFile, row: dict[str, Any]) -> ReadFile | None:
     if row["reason"] is not None:
         run.leave_out(file, row["reason"])
         return None
     content = row["content_sha256"]
-    if not run.is_first(file, content):
-        return None
     if row["embedding"] is None:
-        run.recognise(file, run.gallery.store.item_of_content(content))
-        return None
-    thumbnail, vector = Thumbnail(row["thumbnail"], row["media_type"]), np.frombuffer(row["embedding"], "<f4")
-    return new_item(file, vector.astype(np.float32), thumbnail, content)
+        return ReadFile(file, content)
+    vector = np.frombuffer(row["embedding"], "<f4").astype(np.float32)
+    return ReadFile(file, content, vector, Thumbnail(row["thumbnail"], row["media_type"]))
 
 
 def _outcomes(files: list[pa.Table], worker: tuple[Any, ...], batch_size: int, workers: int) -> Iterator[pa.Table]:

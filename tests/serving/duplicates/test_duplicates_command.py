@@ -57,7 +57,7 @@ def test_copies_in_a_folder_are_grouped_around_the_largest(images: Path, capsys:
     assert (identical["identical"], identical["distance"]) == (True, 0)
     assert (small["identical"], small["width"], small["mirrored"]) == (False, 160, False)
     assert small["distance"] <= 20
-    assert (report["items"], report["copies"]) == (4, 2)
+    assert (report["items"], report["copies"]) == (5, 2)
     assert [source for source, _ in report["unreadable"]] == ["broken.png"]
     assert run_here("duplicates", images, "--strict") == 1
 
@@ -170,8 +170,9 @@ def test_best_copies_are_chosen_without_the_files(images: Path, tmp_path: Path, 
     shutil.rmtree(images)
     with VectorGallery.open(kept) as opened, opened.store.database.transaction() as db:
         db.execute("UPDATE pictures SET sharpness = NULL")
-    best, small = told(capsys, kept)["groups"][0]
+    best, same, small = told(capsys, kept)["groups"][0]
     assert (best["source"], best["width"], small["width"]) == ("a.png", 320, 160)
+    assert (same["identical"], small["identical"]) == (True, False)
 
 
 def test_wrong_use_is_refused(images: Path, tmp_path: Path) -> None:
@@ -204,7 +205,8 @@ def test_adding_a_copy_to_a_gallery_warns(images: Path, tmp_path: Path, capsys: 
         known = {item.source: item.id for item in opened.store.items()}
     assert warning["id"] == known[warning["source"]]
     assert warning["source"].endswith("small.png")
-    assert set(warning["of"]) == {known["a.png"], known[f"sub/{EVIL}"], known["mirror.png"]}
+    copies = ("a.png", "sub/again.png", f"sub/{EVIL}", "mirror.png")
+    assert set(warning["of"]) == {known[source] for source in copies}
 
 
 def renamed(gallery: Path, item: int, source: str) -> None:
@@ -215,6 +217,7 @@ def renamed(gallery: Path, item: int, source: str) -> None:
 def test_only_files_inside_the_folders_are_moved(images: Path, tmp_path: Path, capsys: Capture) -> None:
     """A gallery of somebody else may name any file; its content has to be known to them, and is here."""
     kept, outside, target = tmp_path / "kept", tmp_path / "outside", tmp_path / "copies"
+    (images / "sub" / "again.png").unlink()
     (copy,) = [copy for copy in told(capsys, images, "--gallery", kept)["groups"][0] if EVIL in copy["source"]]
     outside.mkdir()
     shutil.move(images / "sub" / EVIL, outside / "small.png")
@@ -233,6 +236,7 @@ def test_only_files_inside_the_folders_are_moved(images: Path, tmp_path: Path, c
     renamed(kept, copy["item"], str(outside / "small.png"))
     with raises(UsageError, "not-confirmed", "/"):
         run_here("duplicates", kept, "--move-to", target)
+    shutil.copy(images / "a.png", images / "sub" / "again.png")
     report = told(capsys, images, "--gallery", kept, "--move-to", target)
     assert [old for old, _ in report["moved"]["moved"]] == [str(images / "sub" / "again.png")], "DIR is what counts"
     assert (outside / "small.png").is_file()
@@ -240,6 +244,7 @@ def test_only_files_inside_the_folders_are_moved(images: Path, tmp_path: Path, c
 
 def test_a_full_path_inside_a_folder_is_moved_below_the_target(images: Path, tmp_path: Path, capsys: Capture) -> None:
     kept, target = tmp_path / "kept", tmp_path / "copies"
+    (images / "sub" / "again.png").unlink()
     (copy,) = [copy for copy in told(capsys, images, "--gallery", kept)["groups"][0] if EVIL in copy["source"]]
     renamed(kept, copy["item"], f"{images}/sub/../sub/{EVIL}")
     report = told(capsys, kept, "--yes", "--move-to", target)
@@ -252,6 +257,6 @@ def test_links_out_of_the_folder_are_followed_on_request(images: Path, tmp_path:
     shutil.move(images / "other.png", tmp_path / "outside" / "other.png")
     (images / "link").symlink_to(tmp_path / "outside")
     report = told(capsys, images)
-    assert (report["items"], report["links_left_out"]) == (3, ["link"])
+    assert (report["items"], report["links_left_out"]) == (4, ["link"])
     report = told(capsys, images, "--follow-links")
-    assert (report["items"], report["links_left_out"]) == (4, [])
+    assert (report["items"], report["links_left_out"]) == (5, [])

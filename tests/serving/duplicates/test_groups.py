@@ -20,7 +20,7 @@ def ranks(*details: float) -> dict[int, tuple[bool, float]]:
 
 
 def ids(groups: list[list[Member]]) -> list[list[int]]:
-    return [[member.item for member in members] for members in groups]
+    return [[member.content for member in members] for members in groups]
 
 
 def test_a_chain_does_not_join_what_was_not_confirmed():
@@ -39,14 +39,14 @@ def test_every_member_is_a_confirmed_copy_of_the_best():
     detail = {item: (True, float(one)) for item, one in enumerate(rng.uniform(size=60))}
     confirmed = {(one.first, one.second): one.evidence for one in pairs}
     grouped = group(pairs, detail)
-    members = [member.item for one in grouped for member in one]
+    members = [member.content for one in grouped for member in one]
     assert len(members) == len(set(members))
     for best, *others in grouped:
         assert best.evidence is None
         assert others
         for other in others:
-            assert other.evidence == confirmed[tuple(sorted((best.item, other.item)))]
-            assert detail[best.item] > detail[other.item]
+            assert other.evidence == confirmed[tuple(sorted((best.content, other.content)))]
+            assert detail[best.content] > detail[other.content]
 
 
 def test_the_best_copy_comes_first_and_equal_ones_by_id():

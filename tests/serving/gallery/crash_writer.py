@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from serving.gallery import Item, VectorGallery
+from serving.gallery import VectorGallery
 from serving.gallery.gallery import STORE
-from serving.gallery.rebuild import Outcome, Rebuild
+from serving.gallery.rebuild import Outcome, Rebuild, ShownImage
 from serving.gallery.staging import StagedEmbedding
 from serving.gallery.store import Store
 from serving.gallery.types import model_json
@@ -63,11 +63,11 @@ def rebuild(path: Path, notes: Notes, rng: np.random.Generator) -> None:
         card = gallery.card
     other = CARDS[1 - CARDS.index(card)]
 
-    def make(batches: Iterable[Sequence[Item]]) -> Iterator[Outcome]:
+    def make(batches: Iterable[Sequence[ShownImage]]) -> Iterator[Outcome]:
         for batch in batches:
-            numbers = [int(one.source.removesuffix(".png")) for one in batch]
+            numbers = [int(image.items[0].source.removesuffix(".png")) for image in batch]
             rows = [embedded_by(other, number).tobytes() for number in numbers]
-            yield [StagedEmbedding(one.id, row) for one, row in zip(batch, rows, strict=True)], []
+            yield [StagedEmbedding(image.id, row) for image, row in zip(batch, rows, strict=True)], []
 
     notes.write("rebuilding", to=other.name)
     with closing(Store(path / STORE)) as store:

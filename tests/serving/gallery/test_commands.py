@@ -204,15 +204,15 @@ def test_verify_finds_damage(gallery: Path, capsys: Capture) -> None:
     run_here("gallery compact", gallery)
     assert failed(gallery) == set()
     with closing(sqlite3.connect(gallery / STORE)) as db, db:
-        db.execute("DELETE FROM thumbnails WHERE item = 3")
+        db.execute("DELETE FROM thumbnails WHERE content = 3")
     assert failed(gallery) == {"database"}
 
 
 @pytest.mark.parametrize(
     ("sql", "names"),
     [
-        ("UPDATE embeddings SET embedding = zeroblob(64) WHERE item = 2", {"embeddings", "index", "search"}),
-        ("UPDATE embeddings SET embedding = zeroblob(9) WHERE item = 2", {"embeddings"}),
+        ("UPDATE embeddings SET embedding = zeroblob(64) WHERE content = 2", {"embeddings", "index", "search"}),
+        ("UPDATE embeddings SET embedding = zeroblob(9) WHERE content = 2", {"embeddings"}),
         ("UPDATE items SET change = 99 WHERE id = 24", {"database"}),
         ("INSERT INTO removals VALUES (4, 1)", {"database"}),
     ],

@@ -192,7 +192,8 @@ def test_items_are_read(gallery: VectorGallery) -> None:
     assert store.item_of_content(f"{9:064x}") == store.item(ids[9])
     assert store.item_of_content("f" * 64) is None
     assert store.ids_by_content() == {f"{n:064x}": number for n, number in enumerate(ids)}
-    assert store.sources_by_content() == {f"{n:064x}": f"{n}.png" for n in range(25)}
+    places = {place.id: (place.source, place.content_sha256) for place in store.places()}
+    assert places == {number: (f"{n}.png", f"{n:064x}") for n, number in enumerate(ids)}
     assert store.labels() == {number: f"label {n % 5}" for n, number in enumerate(ids)}
     assert (store.stats().items, store.stats().labels) == (25, 5)
     rows_of = {item.id: (vector, picture) for item, vector, picture in store.rows()}
@@ -246,10 +247,14 @@ def test_a_key_names_one_image(gallery: VectorGallery) -> None:
     (first,) = gallery.add([keyed(1, "k1")]).ids
     assert store.item(first).key == "k1"
     assert gallery.add([keyed(1, "k1"), keyed(1, None)]).ids == [first, first]
-    for items in ([keyed(2, "k1")], [keyed(1, "k2")], [keyed(3, "k3"), keyed(4, "k3")]):
+    for items in ([keyed(2, "k1")], [keyed(3, "k3"), keyed(4, "k3")]):
         with raises(ItemConflictError):
             gallery.add(items)
     assert store.count() == 1
+    (other,) = gallery.add([keyed(1, "k2")]).ids
+    assert (store.item(other).content_sha256, store.count()) == (store.item(first).content_sha256, 2), (
+        "one image, two keys"
+    )
     (second,) = gallery.add([keyed(2, None)]).ids
     assert store.item(second).key is None
     assert gallery.add([keyed(2, 'it\'s "k2"')]).ids == [second]

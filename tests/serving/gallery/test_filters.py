@@ -142,39 +142,39 @@ def test_items_by_label_and_metadata(path: Path) -> None:
                 assert store.count(selection) == len(wanted)
 
 
-def test_matching_ids_are_cached_until_a_change(path: Path) -> None:
+def test_matching_contents_are_cached_until_a_change(path: Path) -> None:
     red, label_a = Filter((), {"colour": "red"}), Filter(("a",))
     with closing(Store(path)) as store, closing(Store(path)) as another:
-        first = store.matching_ids(red)
+        first = store.matching_contents(red)
         assert first.tolist() == [1, 2, 5]
-        assert store.matching_ids(Filter((), {"colour": "red"})) is first
-        assert store.matching_ids(label_a).tolist() == [1, 4, 6]
+        assert store.matching_contents(Filter((), {"colour": "red"})) is first
+        assert store.matching_contents(label_a).tolist() == [1, 4, 6]
         with pytest.raises(ValueError, match="read-only"):
             first[0] = 9
         another.describe(3, metadata={"colour": "red"})
-        assert store.matching_ids(red).tolist() == [1, 2, 3, 5]
+        assert store.matching_contents(red).tolist() == [1, 2, 3, 5]
         another.remove([1])
-        assert store.matching_ids(red).tolist() == [2, 3, 5]
-        assert store.matching_ids(label_a).tolist() == [4, 6]
+        assert store.matching_contents(red).tolist() == [2, 3, 5]
+        assert store.matching_contents(label_a).tolist() == [4, 6]
 
 
 def test_cache_has_a_limit(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     red, label_a = Filter((), {"colour": "red"}), Filter(("a",))
     with closing(Store(path)) as store:
         monkeypatch.setattr(store_module, "CACHE_FILTERS", 1)
-        first = store.matching_ids(red)
-        second = store.matching_ids(label_a)
-        assert store.matching_ids(label_a) is second
-        assert store.matching_ids(red) is not first
+        first = store.matching_contents(red)
+        second = store.matching_contents(label_a)
+        assert store.matching_contents(label_a) is second
+        assert store.matching_contents(red) is not first
         monkeypatch.setattr(store_module, "CACHE_BYTES", 1)
-        store.matching_ids(label_a)
+        store.matching_contents(label_a)
         assert not store._filter_cache._ids
 
 
 def test_cache_has_a_limit_for_filters_without_matches(path: Path) -> None:
     with closing(Store(path)) as store:
         for number in range(3 * store_module.CACHE_FILTERS):
-            assert len(store.matching_ids(Filter((), {"year": -number - 1}))) == 0
+            assert len(store.matching_contents(Filter((), {"year": -number - 1}))) == 0
         assert len(store._filter_cache._ids) <= store_module.CACHE_FILTERS
 
 

@@ -99,7 +99,7 @@ def failed(gallery: Path, capsys: Capture) -> set[str]:
 @pytest.mark.parametrize("name", PICTURES)
 def test_no_foreign_picture_is_served(gallery: Path, name: str, capsys: Capture) -> None:
     kind, data = PICTURES[name]
-    changed(gallery, "UPDATE thumbnails SET media_type = ?, data = ? WHERE item = 3", kind, data)
+    changed(gallery, "UPDATE thumbnails SET media_type = ?, data = ? WHERE content = 3", kind, data)
     with local_client(gallery) as client:
         answer = client.get("/items/3/thumbnail")
         assert (answer.status_code, answer.json()["error"]["code"]) == (404, "no_thumbnail")
@@ -115,7 +115,7 @@ def test_no_foreign_picture_is_served(gallery: Path, name: str, capsys: Capture)
 def test_no_foreign_picture_is_restored_or_imported(gallery: Path, tmp_path: Path, name: str, capsys: Capture) -> None:
     kind, data = (PICTURES | UNDECODABLE)[name]
     run_here("gallery backup", gallery, tmp_path / "copy")
-    changed(tmp_path / "copy", "UPDATE thumbnails SET media_type = ?, data = ? WHERE item = 3", kind, data)
+    changed(tmp_path / "copy", "UPDATE thumbnails SET media_type = ?, data = ? WHERE content = 3", kind, data)
     with raises(GalleryError, "verification-failed"):
         run_here("gallery restore", tmp_path / "copy", tmp_path / "restored")
     assert not (tmp_path / "restored").exists()
@@ -238,13 +238,13 @@ FOREIGN_ROWS = {
         "UPDATE items SET metadata = x'7b7d' WHERE id = 3",
         "UPDATE items SET metadata = '{\"a\": NaN}' WHERE id = 3",
         "UPDATE items SET metadata = '{\"a\":' || replace(hex(zeroblob(9000)), '00', '[') || '}' WHERE id = 3",
-        "UPDATE items SET content_sha256 = 'none' WHERE id = 3",
+        "UPDATE contents SET content_sha256 = 'none' WHERE id = 3",
         "UPDATE items SET added_at = x'00' WHERE id = 3",
-        "INSERT INTO keys VALUES (3, replace(hex(zeroblob(5000)), '00', 'k'))",
-        "INSERT INTO keys VALUES (3, x'00')",
-        "UPDATE thumbnails SET data = 'a text' WHERE item = 3",
-        "UPDATE thumbnails SET data = 7 WHERE item = 3",
-        "UPDATE thumbnails SET media_type = x'00' WHERE item = 3",
+        "UPDATE items SET key = replace(hex(zeroblob(5000)), '00', 'k') WHERE id = 3",
+        "UPDATE items SET key = x'00' WHERE id = 3",
+        "UPDATE thumbnails SET data = 'a text' WHERE content = 3",
+        "UPDATE thumbnails SET data = 7 WHERE content = 3",
+        "UPDATE thumbnails SET media_type = x'00' WHERE content = 3",
     ],
     "database": [
         "UPDATE items SET change = 'late' WHERE id = 3",
@@ -254,16 +254,16 @@ FOREIGN_ROWS = {
         "UPDATE state SET value = 'x' WHERE key = 'count'",
         "DELETE FROM state WHERE key = 'change'",
         "UPDATE state SET value = 1.5 WHERE key = 'change'",
-        "UPDATE pictures SET hash = x'00' WHERE item = 3",
-        "DELETE FROM pictures WHERE item = 3",
-        "UPDATE pictures SET width = 'wide' WHERE item = 3",
+        "UPDATE pictures SET hash = x'00' WHERE content = 3",
+        "DELETE FROM pictures WHERE content = 3",
+        "UPDATE pictures SET width = 'wide' WHERE content = 3",
         "INSERT INTO copies VALUES (1, 2, 'near', 3, 0, 0)",
         "INSERT INTO embeddings_other VALUES (1, x'00', 0)",
     ],
     "embeddings": [
-        "UPDATE embeddings SET embedding = 'text' WHERE item = 3",
-        "UPDATE embeddings SET embedding = x'00' WHERE item = 3",
-        "UPDATE embeddings SET embedding = zeroblob(64) WHERE item = 3",
+        "UPDATE embeddings SET embedding = 'text' WHERE content = 3",
+        "UPDATE embeddings SET embedding = x'00' WHERE content = 3",
+        "UPDATE embeddings SET embedding = zeroblob(64) WHERE content = 3",
     ],
 }
 
@@ -277,7 +277,7 @@ def test_verify_finds_every_foreign_value(gallery: Path, capsys: Capture, check:
 
 def test_verify_finds_vectors_that_are_no_numbers(gallery: Path, capsys: Capture) -> None:
     vector = np.full(toys.DIM, np.nan, "<f4").tobytes()
-    changed(gallery, "UPDATE embeddings SET embedding = ? WHERE item = 3", vector)
+    changed(gallery, "UPDATE embeddings SET embedding = ? WHERE content = 3", vector)
     assert "embeddings" in failed(gallery, capsys)
 
 
@@ -299,14 +299,14 @@ OBJECTS = {
     "a trigger": "CREATE TRIGGER more AFTER INSERT ON items BEGIN DELETE FROM state; END",
     "a trigger of our name": "CREATE TRIGGER items_added BEFORE INSERT ON items BEGIN SELECT 1; END",
     "a view": "CREATE VIEW more AS WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x FROM n) SELECT x FROM n",
-    "a view in place of a table": "CREATE VIEW removals AS SELECT 1 AS item, load_extension('evil') AS change",
+    "a view in place of a table": "CREATE VIEW removals AS SELECT 1 AS content, load_extension('evil') AS change",
     "a table": "CREATE TABLE more (x)",
     "a virtual table": "CREATE VIRTUAL TABLE more USING fts5(x)",
     "an index by an expression": "CREATE INDEX more ON items (length(source))",
     "a partial index": "CREATE INDEX more ON items (label) WHERE label > 'a'",
     "a generated column": "ALTER TABLE items ADD COLUMN more AS (hex(source))",
-    "another default": "CREATE TABLE removals (item INTEGER PRIMARY KEY, change INTEGER DEFAULT (random()))",
-    "a table without its checks": "CREATE TABLE keys (item INTEGER PRIMARY KEY, key TEXT)",
+    "another default": "CREATE TABLE removals (content INTEGER PRIMARY KEY, change INTEGER DEFAULT (random()))",
+    "a table without its checks": "CREATE TABLE removed_places (source, key, folder, content_sha256)",
 }
 
 

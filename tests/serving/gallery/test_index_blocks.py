@@ -159,13 +159,15 @@ def test_verify_finds_damage_in_any_block(path: Path, block: int) -> None:
     with VectorGallery.open(path) as gallery:
         gallery.index.compact()
     with closing(Store(path / STORE)) as store, store.database.transaction() as db:
-        db.execute("UPDATE embeddings SET embedding = ? WHERE item = 50", (np.full(DIM, np.nan, np.float32).tobytes(),))
+        db.execute(
+            "UPDATE embeddings SET embedding = ? WHERE content = 50", (np.full(DIM, np.nan, np.float32).tobytes(),)
+        )
     checks = {check.name: check for check in verify_gallery(path)}
     assert (checks["embeddings"].ok, checks["index"].ok) == (False, False)
     assert checks["embeddings"].detail == "that of item 50 has not unit length"
     with closing(Store(path / STORE)) as store:
         with store.database.transaction() as db:
-            db.execute("UPDATE embeddings SET embedding = x'00' WHERE item = 51")
+            db.execute("UPDATE embeddings SET embedding = x'00' WHERE content = 51")
         with raises(GalleryError, "damaged-gallery"):
             compact(path, store)
         assert not list(path.glob(".index-*"))

@@ -13,7 +13,7 @@ from tests.commandline import run_here as run
 from tests.raising import raises
 from tests.serving.gallery.backends.test_ray import Workers
 from tests.serving.gallery.test_store_keys import noise
-from zoo.data.table import read_label_file, read_table
+from zoo.data.table import LabelFile, read_label_file, read_table
 from zoo.errors import UsageError
 from zoo.models.load import Embedder
 
@@ -34,6 +34,10 @@ def keys_of(gallery: Path) -> dict[str | None, tuple[str, str | None, dict[str, 
         return {item.key: (item.source, item.label, item.metadata) for item in opened.store.items(0, 100)}
 
 
+def keys_in(file: LabelFile) -> list[tuple[str, str | None]]:
+    return [(row.path, row.key) for row in file.rows]
+
+
 def nearest_key(gallery: Path, model: Embedder, number: int) -> tuple[str | None, bool]:
     with VectorGallery.open(gallery) as opened:
         hit = opened.search(model.embed([noise(number)]), 1)[0][0]
@@ -42,17 +46,20 @@ def nearest_key(gallery: Path, model: Embedder, number: int) -> tuple[str | None
 
 def test_the_column_key_names_images_and_is_not_metadata(tmp_path: Path) -> None:
     table = write(tmp_path / "t.csv", "image,key,label,year", "a.png,007,x,1", "b.png,,y,2", 'c.png,"a, b/ü",,3')
-    for rows in (read_table(table), read_label_file(table)):
-        assert rows.keys == {"a.png": "007", "c.png": "a, b/ü"}
-        assert rows.columns == ("year",)
+    for file in (read_table(table), read_label_file(table)):
+        assert keys_in(file) == [("a.png", "007"), ("b.png", None), ("c.png", "a, b/ü")]
+        assert [column.name for column in file.columns] == ["year"]
     inside = write(tmp_path / "f" / "t.csv", "image,key", "a.png,1") if (tmp_path / "f").mkdir() is None else table
-    assert read_label_file(inside, {"f/a.png"}, tmp_path).keys == {"f/a.png": "1"}
+    assert keys_in(read_label_file(inside, {"f/a.png"}, tmp_path)) == [("f/a.png", "1")]
     with raises(UsageError, "invalid-table"):
         read_table(write(tmp_path / "t.csv", "image,key", "a.png,k", "b.png,k"))
     same_row_twice = write(tmp_path / "t.csv", "image,key", "a.png,k", "a.png,k")
-    assert read_table(same_row_twice).keys == {"a.png": "k"}
-    with raises(UsageError, "invalid-table"):
-        read_table(write(tmp_path / "t.csv", "image,key", "a.png,k", "a.png,l"))
+    assert keys_in(read_table(same_row_twice)) == [("a.png", "k")]
+    shared = write(tmp_path / "t.csv", "image,key", "a.png,k", "a.png,l")
+    assert keys_in(read_table(shared)) == [("a.png", "k"), ("a.png", "l")], "two products share a picture"
+    for second in ("a.png,,2", "a.png,k,2"):
+        with raises(UsageError, "invalid-table"):
+            read_table(write(tmp_path / "t.csv", "image,key,year", "a.png,k,1", second))
 
 
 @pytest.mark.parametrize("on_ray", [False, True])
@@ -86,25 +93,25 @@ def test_a_changed_file_replaces_the_image_of_its_key(model: Embedder, tmp_path:
     assert nearest_key(gallery, model, 11) == ("A", True)
     assert nearest_key(gallery, model, 1)[1] is False
     assert report.items == 3
-    # c.png has the key C already, and d.png is a copy of b.png: one image has one key.
+    # An item is its key: c.png has another one now, and d.png is a copy of b.png.
     draw(folder, d=2)
     write(table, "image,key", "a.png,A", "c.png,D", "b.png,B", "d.png,E")
     report = index()
-    assert sorted(source for source, _ in report.refused) == ["c.png", "d.png"]
-    assert set(keys_of(gallery)) == {"A", "B", "C"}
+    assert (report.added, report.refused, report.copies) == (2, [], [("d.png", "b.png")])
+    assert set(keys_of(gallery)) == {"A", "B", "C", "D", "E"}
+    assert keys_of(gallery)["C"] == ("c.png", "z", {"year": 3}), "what is known of the former key stays"
 
 
-def test_an_image_that_was_added_without_a_key_takes_the_place_of_the_key_s_image(
-    model: Embedder, tmp_path: Path
-) -> None:
+def test_a_key_gets_the_image_of_another_file(model: Embedder, tmp_path: Path) -> None:
     folder, gallery = tmp_path / "pictures", tmp_path / "gallery"
     draw(folder, a=1, b=2)
     table = write(folder / "t.csv", "image,key,label", "a.png,A,x", "b.png,,y")
     index_folder(model, str(model.folder), table, gallery)
     write(table, "image,key,label", "b.png,A,y")
     report = index_folder(model, str(model.folder), table, gallery)
-    assert (report.added, report.replaced, report.already_there, report.items) == (0, 1, 0, 1)
-    assert keys_of(gallery) == {"A": ("b.png", "y", {})}
+    assert (report.added, report.replaced, report.already_there, report.items) == (0, 1, 0, 2)
+    assert keys_of(gallery) == {"A": ("b.png", "y", {}), None: ("b.png", "y", {})}
+    assert report.not_in_folder == ["b.png"], "the item without a key, which --prune removes"
 
 
 def test_keys_of_labels_on_the_command_line(
@@ -119,10 +126,10 @@ def test_keys_of_labels_on_the_command_line(
     assert set(keys_of(gallery)) == {"A", "B"}
     draw(folder, a=3)
     assert run(*words) == 0
-    assert "1 key has another image now" in capsys.readouterr().out
+    assert "1 item has another image now" in capsys.readouterr().out
     write(labels, "image,key", "pictures/a.png,C", "pictures/b.png,B")
-    assert run(*words, "--strict") == 1
-    assert "the key of a.png was refused" in capsys.readouterr().out
+    assert run(*words, "--prune", "--yes") == 0
+    assert set(keys_of(gallery)) == {"B", "C"}
     write(labels, "image,key", f"pictures/a.png,{'k' * 257}", "pictures/b.png,B")
     with raises(UsageError, "invalid-item"):
         run(*words)

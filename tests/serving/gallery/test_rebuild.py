@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serving.gallery import Item, VectorGallery
+from serving.gallery import VectorGallery
 from serving.gallery.backup import verify_gallery
 from serving.gallery.gallery import STORE
-from serving.gallery.rebuild import LAST, MissingItem, MissingItemsError, Outcome, Rebuild
+from serving.gallery.rebuild import LAST, MissingItem, MissingItemsError, Outcome, Rebuild, ShownImage
 from serving.gallery.staging import REBUILT, REPLACED, StagedEmbedding
 from serving.gallery.store import MODEL, Store
 from serving.gallery.types import model_json
@@ -44,15 +44,17 @@ class Maker:
     def __init__(self, card: Card, lost: Sequence[str] = (), meanwhile: Sequence[object] = ()) -> None:
         self.card, self.lost, self.meanwhile, self.asked = card, lost, list(meanwhile), 0
 
-    def __call__(self, batches: Iterable[Sequence[Item]]) -> Iterator[Outcome]:
+    def __call__(self, batches: Iterable[Sequence[ShownImage]]) -> Iterator[Outcome]:
         for batch in batches:
             self.asked += len(batch)
+            sources = {image.id: image.items[0].source for image in batch}
             made = [
-                StagedEmbedding(one.id, embedded_by(self.card, one.source).tobytes())
-                for one in batch
-                if one.source not in self.lost
+                StagedEmbedding(image, embedded_by(self.card, source).tobytes())
+                for image, source in sources.items()
+                if source not in self.lost
             ]
-            yield made, [MissingItem(one.id, one.source, "gone") for one in batch if one.source in self.lost]
+            lost = [image for image in batch if sources[image.id] in self.lost]
+            yield made, [MissingItem(image.id, image.items[0].id, sources[image.id], "gone") for image in lost]
             if self.meanwhile:
                 self.meanwhile.pop(0)()  # type: ignore[operator]
 

@@ -38,8 +38,10 @@ def fail(store: Store, numbers: list[int]) -> None:
         change = store.change() + 1
         for number in numbers:
             db.execute("DELETE FROM items WHERE id = ?", (number,))
-            item = ("new", "{}", f"{1000 + number:064x}-{change}", "now", change)
-            db.execute("INSERT OR IGNORE INTO items VALUES (NULL, ?, NULL, ?, ?, ?, ?)", item)
+            content = (f"{1000 + number:064x}-{change}", change)
+            db.execute("INSERT OR IGNORE INTO contents VALUES (NULL, ?, ?)", content)
+            item = ("new", "{}", number, "now", change)
+            db.execute("INSERT OR IGNORE INTO items VALUES (NULL, ?, NULL, ?, ?, ?, ?, NULL, NULL)", item)
         raise ZeroDivisionError
 
 

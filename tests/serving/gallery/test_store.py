@@ -91,7 +91,7 @@ def test_known_images_are_not_added_again(store: Store) -> None:
     assert store.item(2).source == "2.png"
     assert store.item_of_content(f"{3:064x}") == store.item(again.ids[1])
     assert store.item_of_content(f"{4:064x}") is None
-    assert list(store.sources_by_content().values()) == ["1.png", "2.png", "3.png"]
+    assert [place.source for place in store.places()] == ["1.png", "2.png", "3.png"]
 
 
 def test_every_change_has_a_number_and_is_streamed(store: Store) -> None:

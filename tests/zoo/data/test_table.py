@@ -107,9 +107,9 @@ def test_a_missing_table_and_one_that_is_not_utf8(tmp_path: Path) -> None:
     with raises(DatasetError, "not-found", tmp_path / "none.csv"):
         load_dataset("folder", "test", tmp_path / "none.csv")
     (tmp_path / "latin.csv").write_bytes("image,label\nä.png,a\n".encode("latin-1"))
-    with raises(UsageError, "invalid-table", "UTF-8"):
+    with raises(UsageError, "invalid-table", "utf-8"):
         load_dataset("folder", "test", tmp_path / "latin.csv")
-    with raises(UsageError, "invalid-table", "UTF-8"):
+    with raises(UsageError, "invalid-table", "utf-8"):
         read_table(tmp_path / "latin.csv")
 
 

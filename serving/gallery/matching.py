@@ -1,0 +1,118 @@
+"""Matching of image files with the items of a gallery: by key, by path, and by content where a file has moved."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from serving.gallery.types import ItemPlace, folder_path
+
+
+@dataclass(frozen=True)
+class ImageFile:
+    """An image file to index.
+
+    Attributes:
+        source: Its name in the gallery, such as the path below the indexed folder.
+        key: The user's own name of it.
+        folder: URI of the folder that `source` is below (`folder_uri`).
+    """
+
+    path: Path
+    source: str
+    label: str | None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    key: str | None = None
+    folder: str = ""
+
+    @property
+    def place(self) -> str:
+        """Full path of the file, as `ItemPlace.path` has it."""
+        return os.path.join(folder_path(self.folder), self.source)  # noqa: PTH118
+
+
+class Matcher:
+    """Finds the items whose image a file is. Each item is found for one file only.
+
+    A file with a key is the item of that key, or the one at its path that has none. A file without is every item at
+    its path: several products may share a picture. A file at a new path is an item with the same content whose file is
+    gone, or which never had one, as an image that a client has added.
+    """
+
+    def __init__(self, places: Sequence[ItemPlace], files: Iterable[ImageFile] = ()) -> None:
+        """Prepare.
+
+        Args:
+            places: The places of all items.
+            files: The files of the run, whose places are not gone.
+        """
+        self.places = places
+        files = list(files)
+        self._paths, self._keys = {file.place for file in files}, {file.key for file in files if file.key is not None}
+        self._by_key = {place.key: place for place in places if place.key is not None}
+        self._by_path, self._by_source, self._by_content = (defaultdict[str, list[ItemPlace]](list) for _ in range(3))
+        self._folders: dict[str, bool] = {}
+        for place in places:
+            self._by_content[place.content_sha256].append(place)
+            if place.folder is None:
+                continue
+            if place.path is not None:
+                self._by_path[place.path].append(place)
+            if not self._has_folder(place.folder):
+                self._by_source[place.source].append(place)
+        self.found: set[int] = set()
+        self._folder_of = {place.id: place.folder for place in places}
+
+    def at_place(self, file: ImageFile, content: str = "") -> list[ItemPlace]:
+        """Return the items at a file's place; `content`: its SHA-256, which tells items of one path apart."""
+        if file.key is not None and (known := self._by_key.get(file.key)):
+            return self._claimed([known])
+        places = self._of_file(self._by_path[file.place], file, content)
+        # A folder that was moved or mounted elsewhere, and an import on another machine.
+        return self._claimed(places or self._of_file(self._by_source[file.source], file, content))
+
+    def folder_of(self, item: int) -> str | None:
+        """Return the folder of an item that was found."""
+        return self._folder_of[item]
+
+    def moved(self, file: ImageFile, content: str) -> list[ItemPlace]:
+        """Return the items with a file's content that have followed it to a new place."""
+        name = file.source.rpartition("/")[2]
+        candidates = [
+            place
+            for place in self._by_content[content]
+            if place.id not in self.found
+            and (place.key is None or (file.key is None and place.key not in self._keys))
+            and self._is_gone(place)
+        ]
+        if not candidates:
+            return []
+        best = min(candidates, key=lambda place: (place.source.rpartition("/")[2] != name, place.id))
+        together = [place for place in candidates if place.folder and place.path == best.path and place.key is not None]
+        return self._claimed(together if file.key is None and best in together else [best])
+
+    def _of_file(self, places: Sequence[ItemPlace], file: ImageFile, content: str) -> list[ItemPlace]:
+        """Return those of the items at one path that a file is."""
+        free = [place for place in places if place.id not in self.found]
+        # Without a key of its own, only one of them is this file.
+        plain = sorted((place.content_sha256 != content, place.id) for place in free if place.key is None)
+        keyed = [place.id for place in free if place.key is not None] if file.key is None else []
+        wanted = {*keyed, *(number for _, number in plain[:1])}
+        return [place for place in free if place.id in wanted]
+
+    def _claimed(self, places: list[ItemPlace]) -> list[ItemPlace]:
+        self.found.update(place.id for place in places)
+        return places
+
+    def _is_gone(self, place: ItemPlace) -> bool:
+        """Return whether an item's file is no longer at its place, or never was anywhere."""
+        return place.path is None or (place.path not in self._paths and not os.path.lexists(place.path))
+
+    def _has_folder(self, folder: str) -> bool:
+        if folder not in self._folders:
+            self._folders[folder] = bool(folder) and os.path.isdir(folder_path(folder))  # noqa: PTH112
+        return self._folders[folder]
