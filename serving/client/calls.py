@@ -67,6 +67,7 @@ class SearchKeywords(TypedDict, total=False):
     where: Metadata | None
     crop: Box | None
     rerank: schemas.Rerank
+    fields: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -172,6 +173,7 @@ class _Calls:
             rerank: "none", "expansion" (search again with the first hits), or an order of the first hits:
                 "augmentation" (each together with its nearest), "diffusion" (over their neighbours), "reciprocal" (by
                 shared neighbours).
+            fields: The names of the metadata that the hits carry; "*" for all (default: none).
         """
         if sum(query is not None for query in (image, item, text)) != 1:
             raise UsageError("search needs an image, an item or a text; one of the three.", code="missing-value")
@@ -302,14 +304,25 @@ class _Calls:
         metadata: Metadata | None = None,
         unlabel: bool = False,
         key: str | None = None,
+        replace: bool = False,
     ) -> Steps[schemas.ItemInfo]:
         """Give an item, by its id or its key, another label, metadata or key. Needs a write key.
 
-        unlabel: remove the label. What is not given stays.
+        What is not given stays.
+
+        Args:
+            item: The id or the key of the item.
+            label: The label.
+            metadata: Metadata, which are merged into those of the item; None as a value removes a key.
+            unlabel: Remove the label.
+            key: Your own name of the item.
+            replace: The metadata replace those of the item.
         """
         if (label is not None and unlabel) or (label is None and metadata is None and key is None and not unlabel):
             raise UsageError("describe needs a label or unlabel=True, metadata, or a key.", code="missing-value")
-        change = {} if metadata is None else {"metadata": json.loads(_json_text(metadata, "metadata"))}
+        change: dict[str, Any] = {"replace": True} if replace else {}
+        if metadata is not None:
+            change["metadata"] = json.loads(_json_text(metadata, "metadata"))
         if label is not None or unlabel:
             change["label"] = label
         if key is not None:
