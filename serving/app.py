@@ -91,7 +91,7 @@ def _app(settings: Settings, collections: Collections) -> FastAPI:
             *_cross_origin(settings),
             Middleware(TrustedHosts, hosts=hosts, has_keys=has_keys, origins=settings.allowed_origins),
             Middleware(RequestLimits, settings=settings, cpu_queue=cpu_queue, is_known=collections.knows),
-            Middleware(Authentication, collections=collections),
+            Middleware(Authentication, collections=collections, is_routed=lambda scope: errors.is_routed(app, scope)),
             Middleware(
                 Deadlines,
                 body_seconds=settings.body_seconds,

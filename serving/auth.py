@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse
-from starlette.routing import Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serving.dependencies import Collections, Endpoint
@@ -98,8 +97,18 @@ class Authentication:
     answers for all of them. A HEAD request continues as GET: the server leaves the body of its answer out.
     """
 
-    def __init__(self, app: ASGIApp, collections: Collections) -> None:
-        self.app, self.collections = app, collections
+    def __init__(
+        self, app: ASGIApp, collections: Collections, is_routed: Callable[[Scope], bool] = lambda scope: True
+    ) -> None:
+        """Initialise the middleware.
+
+        Args:
+            app: The application inside.
+            collections: The collections of the service.
+            is_routed: Whether the application has the path and the method of a request; if not, it says so, and no
+                key would help.
+        """
+        self.app, self.collections, self.is_routed = app, collections, is_routed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -141,16 +150,9 @@ class Authentication:
         try:
             collection.keys.check(scope["method"], path, scope)
         except RefusedError:
-            # Of a path that does not exist, or does not take the method, the router says so; no key would help.
-            if _is_routed({**scope, "root_path": collection.path or scope.get("root_path", "")}):
+            if self.is_routed({**scope, "root_path": collection.path or scope.get("root_path", "")}):
                 raise
         _place(scope, collection, collection.path)
-
-
-def _is_routed(scope: Scope) -> bool:
-    """Return whether a route answers a request."""
-    inner = {**scope, "method": "GET" if scope["method"] == "HEAD" else scope["method"]}
-    return any(route.matches(inner)[0] is Match.FULL for route in scope["app"].routes)
 
 
 def _place(scope: Scope, collection: Endpoint | None, prefix: str) -> None:

@@ -17,6 +17,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match
+from starlette.types import Scope
 
 from serving import metrics
 from zoo.errors import (
@@ -274,12 +275,13 @@ async def _handle(request: Request, error: Exception) -> JSONResponse:
 
 def _methods(request: Request) -> list[str]:
     """Return the methods of the request's path; several routes may share one."""
+    return [method for method in METHODS if is_routed(request.app, {**request.scope, "method": method})]
 
-    def matches(method: str) -> bool:
-        scope = {**request.scope, "method": "GET" if method == "HEAD" else method}
-        return any(route.matches(scope)[0] is Match.FULL for route in request.app.routes)
 
-    return [method for method in METHODS if matches(method)]
+def is_routed(app: FastAPI, scope: Scope) -> bool:
+    """Return whether a route of the application answers a request."""
+    inner = {**scope, "method": "GET" if scope["method"] == "HEAD" else scope["method"]}
+    return any(route.matches(inner)[0] is Match.FULL for route in app.routes)
 
 
 def install(app: FastAPI) -> None:

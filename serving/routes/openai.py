@@ -89,7 +89,7 @@ async def embeddings(
     summary="The served model, as OpenAI's API",
     responses=refusals(401, 422, 429, 503, model=OpenAIError),
 )
-async def models(endpoint: EndpointDep) -> ModelList:
+async def openai_models(endpoint: EndpointDep) -> ModelList:
     return ModelList(data=[await _model(endpoint)])
 
 
@@ -98,7 +98,7 @@ async def models(endpoint: EndpointDep) -> ModelList:
     summary="The served model by its name, as OpenAI's API",
     responses=refusals(401, 404, 422, 429, 503, model=OpenAIError),
 )
-async def model(endpoint: EndpointDep, name: str) -> ModelObject:
+async def openai_model(endpoint: EndpointDep, name: str) -> ModelObject:
     served = await _model(endpoint)
     if name != served.id:
         raise RefusedError(404, "model_not_found", f"The served model is {served.id}.", parameter="model")

@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
-from serving.forms import MAX_QUERY_BYTES
+from serving.forms import FORM, MAX_FORM_BYTES
 from serving.gallery import VectorGallery
 from serving.schemas import MAX_QUERY_TEXT
 from tests import text_toys
@@ -373,8 +373,9 @@ def test_embeddings_in_every_format_are_the_models(http: TestClient, model: Embe
         ({"params": "format=pickle", "content": b"x"}, 422, "invalid_format"),
         ({"params": "k=3", "content": b"x"}, 422, "unknown_parameter"),
         ({}, 400, "no_image"),
-        ({"json": {"id": 1}}, 415, "unsupported_media_type"),
-        ({"data": {"id": "1"}}, 415, "unsupported_media_type"),
+        ({"json": {"id": 1}}, 422, "unknown_parameter"),
+        ({"data": {"id": "1"}}, 422, "unknown_parameter"),
+        ({"data": {"format": "npy"}}, 400, "no_image"),
         ({"files": [("image", toys.query(0)), ("image", ("bad.png", b"junk"))]}, 422, "unreadable_image"),
     ],
 )
@@ -385,6 +386,65 @@ def test_a_bad_embedding_request_is_refused(
     assert refusal(answer) == (status, code)
     if code == "unreadable_image":
         assert "image 2 (bad.png)" in answer.json()["error"]["message"]
+
+
+# Images in JSON
+
+
+def encoded(image: bytes) -> str:
+    return base64.b64encode(image).decode()
+
+
+def test_an_image_in_json_is_searched_by_as_a_file_is(http: TestClient) -> None:
+    image, other = toys.query(2), toys.query(1)
+    expected = by_image(http, 2, k=5, label=toys.CLASSES[2])
+    options = {"k": 5, "label": [toys.CLASSES[2]]}
+    for text in (encoded(image), f"data:image/png;base64,{encoded(image)}", base64.encodebytes(image).decode()):
+        assert http.post("/search", json={"image": text, **options}).json()["results"] == expected
+    several = http.post("/search", json={"image": [encoded(image), encoded(b"junk"), encoded(other)], **options}).json()
+    assert [search.get("results", search.get("error", {}).get("code")) for search in several["searches"]] == [
+        expected, "unreadable_image", by_image(http, 1, k=5, label=toys.CLASSES[2]),
+    ]  # fmt: skip
+    cropped = by_image(http, 2, crop="0.1,0.1,0.9,0.9")
+    assert (
+        http.post("/search", json={"image": encoded(image), "crop": [0.1, 0.1, 0.9, 0.9]}).json()["results"] == cropped
+    )
+
+
+def test_images_in_json_are_embedded_as_files_are(http: TestClient) -> None:
+    images = [toys.query(0), toys.query(3)]
+    expected = http.post("/embed", files=[("image", image) for image in images]).json()
+    assert http.post("/embed", json={"image": [encoded(image) for image in images]}).json() == expected
+    assert http.post("/embed?format=json", json={"image": encoded(images[0])}).json()["embeddings"] == [
+        expected["embeddings"][0]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        ({"image": "https://example.org/a.png"}, 422, "image_address"),
+        ({"image": "file:///etc/passwd"}, 422, "image_address"),
+        ({"image": "data:image/png,abc"}, 422, "invalid_image"),
+        ({"image": "???"}, 422, "invalid_image"),
+        ({"image": "QUJ"}, 422, "invalid_image"),
+        ({"image": "\ud800"}, 400, "invalid_form"),
+        ({"image": "äöü"}, 422, "invalid_image"),
+        ({"image": 5}, 422, "invalid_image"),
+        ({"image": [5]}, 422, "invalid_image"),
+        ({"image": {"url": "x"}}, 422, "invalid_image"),
+        ({"image": ""}, 400, "no_image"),
+        ({"image": None}, 400, "no_image"),
+        ({"image": []}, 400, "no_image"),
+        ({"image": ["QUJD"] * 33}, 400, "too_many_images"),
+        ({"image": encoded(b"junk")}, 422, "unreadable_image"),
+        ({"images": encoded(toys.query(0))}, 422, "unknown_parameter"),
+    ],
+)
+def test_a_bad_image_in_json_is_refused(http: TestClient, body: Any, status: int, code: str) -> None:
+    for path in ("/search", "/embed"):
+        answer = http.post(path, content=json.dumps(body), headers={"content-type": "application/json"})
+        assert refusal(answer) == (status, code), path
 
 
 # Texts
@@ -497,10 +557,13 @@ def test_a_body_that_cannot_be_read_is_refused(
     for body in bodies:
         answer = texts.post("/search", content=body, headers={"content-type": media_type})
         assert refusal(answer) == (400, code)
-    large = texts.post("/search", content=b" " * (MAX_QUERY_BYTES + 1), headers={"content-type": media_type})
-    assert refusal(large) == (413, "body_too_large")
     both = texts.post("/search", files={"image": toys.query(0), "text": (None, TEXT)})
     assert refusal(both) == (400, "several_queries")
+
+
+def test_a_large_form_is_refused(texts: TestClient) -> None:
+    large = texts.post("/search", content=b" " * (MAX_FORM_BYTES + 1), headers={"content-type": FORM})
+    assert refusal(large) == (413, "body_too_large")
 
 
 def test_images_of_a_form_are_not_written_to_disk(http: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
