@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import shutil
 import struct
 import tempfile
 import zlib
@@ -418,6 +419,31 @@ def test_images_in_json_are_embedded_as_files_are(http: TestClient) -> None:
     assert http.post("/embed?format=json", json={"image": encoded(images[0])}).json()["embeddings"] == [
         expected["embeddings"][0]
     ]
+
+
+def test_results_carry_the_metadata_that_are_asked_for(gallery_folder: Path, tmp_path: Path) -> None:
+    prices = {number: {"price": 10 * number, "title": f"No. {number}", "tags": ["a", {"b": None}]} for number in (1, 2)}
+    with local_client(Path(shutil.copytree(gallery_folder, tmp_path / "g")), "write-key-of-this-test") as client:
+        for number, metadata in prices.items():
+            client.patch(f"/items/{number}", json={"metadata": metadata}).raise_for_status()
+
+        def carried(**body: Any) -> dict[int, Any]:
+            hits = client.post("/search", json={"id": 3, "k": 23, **body}).json()["results"]
+            assert len(hits) == 23
+            return {hit["id"]: hit.get("metadata") for hit in hits}
+
+        assert set(carried().values()) == {None}
+        assert set(carried(fields=[]).values()) == {None}
+        chosen, everything = carried(fields=["price", "unknown"]), carried(fields="*")
+        assert {number: chosen.pop(number) for number in prices} == {n: {"price": 10 * n} for n in prices}
+        assert {number: everything.pop(number) for number in prices} == prices
+        assert [*chosen.values(), *everything.values()] == [{}] * 42
+        plain = client.post("/search?id=3&k=23&fields=price&fields=title").json()["results"]
+        assert next(hit["metadata"] for hit in plain if hit["id"] == 1) == {"price": 10, "title": "No. 1"}
+        parts = client.post("/search?fields=title&k=24", files=[("image", toys.query(0))] * 2).json()["searches"]
+        assert all({hit["id"]: hit["metadata"] for hit in part["results"]}[2] == {"title": "No. 2"} for part in parts)
+        assert refusal(client.post("/search", json={"id": 3, "fields": ["a"] * 101})) == (422, "invalid_fields")
+        assert refusal(client.post("/search", json={"id": 3, "fields": [1]})) == (422, "invalid_fields")
 
 
 @pytest.mark.parametrize(
