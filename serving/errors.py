@@ -129,7 +129,8 @@ def error_response(error: Exception) -> JSONResponse:
     headers = {"Cache-Control": "no-store", **(refusal.headers or {})}
     if refusal.status_code == HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = "Bearer"
-    body, status = error_json(refusal), refusal.status_code
+    body: Mapping[str, Any] = error_json(refusal)
+    status = refusal.status_code
     if _is_for_openai():
         body, status = _openai_json(refusal), 400 if status == HTTPStatus.UNPROCESSABLE_ENTITY else status
     return JSONResponse(body, status, headers)

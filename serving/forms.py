@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar, get_origin
 from urllib.parse import parse_qsl
 
+from anyio import to_thread
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
@@ -32,9 +34,12 @@ MAX_FORM_BYTES = 2**20
 """Largest body of a urlencoded form or a PATCH, whose reading holds up the event loop (`serving.limits`)."""
 MAX_VALUES = 400_000
 """Largest number of JSON values in a line of POST /items/bulk, or in any other body. An image is one value."""
+PIECE = 2**18
+"""Characters of base64 that are decoded at a time; a multiple of 4."""
 DATA_URI = re.compile(r"data:[^,]{0,200};base64,", re.IGNORECASE)
 ADDRESS = re.compile(r"[a-z][a-z0-9+.-]{1,20}://", re.IGNORECASE)
 
+Result = TypeVar("Result")
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -73,9 +78,8 @@ async def read_request(request: Request, model: type[M]) -> tuple[M, tuple[Uploa
         return _validated(model, values), images
     body = await read_body(request)
     if media_type == JSON:
-        members = _json_object(body)
-        images = _json_images(members.pop("image", None), settings.max_images)
-        _extend(values, _json_values(members, model))
+        pairs, images = await in_thread_if_large(len(body), _json_parts, body, model, settings.max_images)
+        _extend(values, pairs)
         return _validated(model, values), images
     if media_type == FORM:
         _extend(values, _form_values(body))
@@ -88,6 +92,11 @@ async def read_request(request: Request, model: type[M]) -> tuple[M, tuple[Uploa
             "'image', as the raw body with an image/... content type, or as base64 in JSON.",
         )
     return _validated(model, values), (UploadedImage("", body),) if body else ()
+
+
+async def in_thread_if_large(size: int, work: Callable[..., Result], *args: Any) -> Result:
+    """Return the result of work on a body of this many bytes. A thread does it if it would hold up the event loop."""
+    return await to_thread.run_sync(work, *args) if size > MAX_FORM_BYTES else work(*args)
 
 
 async def read_body(request: Request) -> bytes:
@@ -118,10 +127,12 @@ def image_of_text(text: str) -> bytes:
     encoded = text[prefix.end() :] if prefix else text
     if any(space in encoded for space in "\n\r\t "):
         encoded = "".join(encoded.split())
-    try:
-        return base64.b64decode(encoded, validate=True)
-    except ValueError:
-        raise invalid("image", "base64 of an image file, or a data URI of base64") from None
+    if "=" not in encoded[:-2]:  # which only the last piece may hold
+        with suppress(ValueError):
+            # In pieces, between which other threads run.
+            starts = range(0, len(encoded), PIECE)
+            return b"".join(base64.b64decode(encoded[start : start + PIECE], validate=True) for start in starts)
+    raise invalid("image", "base64 of an image file, or a data URI of base64")
 
 
 async def _multipart(request: Request, values: Values, most: int) -> tuple[UploadedImage, ...]:
@@ -143,7 +154,7 @@ def _too_many_images(most: int) -> RefusedError:
     return RefusedError(400, "too_many_images", f"A request may hold at most {most} images.")
 
 
-def _extend(values: Values, pairs: Iterator[tuple[str, Any]]) -> None:
+def _extend(values: Values, pairs: Iterable[tuple[str, Any]]) -> None:
     for name, value in pairs:
         values.setdefault(name, []).append(value)
 
@@ -226,6 +237,15 @@ async def _form_images(form: FormData, values: Values) -> tuple[UploadedImage, .
             names = ", ".join(sorted(set(form)))[:200]
             raise RefusedError(400, "no_image", f"The form has no file in the field 'image'; it has: {names}.")
     return tuple(images)
+
+
+def _json_parts(
+    body: bytes, model: type[BaseModel], most: int
+) -> tuple[list[tuple[str, Any]], tuple[UploadedImage, ...]]:
+    """Return the parameters and the images of a JSON object."""
+    members = _json_object(body)
+    images = _json_images(members.pop("image", None), most)
+    return list(_json_values(members, model)), images
 
 
 def _json_object(body: bytes) -> dict[str, Any]:

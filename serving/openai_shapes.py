@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
@@ -142,8 +142,8 @@ class EmbeddingRequest(_Body):
             raise ValueError('expected "input" or "messages", one of the two')
         return self
 
-    def contents(self, reads_texts: bool) -> Iterator[Content]:
-        """Yield what to embed, one by one.
+    def contents(self, reads_texts: bool) -> list[Content]:
+        """Return what to embed, one by one.
 
         Args:
             reads_texts: Whether the model embeds texts; if not, strings are images.
@@ -152,13 +152,13 @@ class EmbeddingRequest(_Body):
             RefusedError: If an image is an address or cannot be decoded, or the messages are not of one image or text.
         """
         if self.messages is not None:
-            yield self._conversation()
-        for number, part in enumerate(self.input or ()):
-            place = f"input[{number}]"
-            if isinstance(part, str):
-                yield _of_string(part, place, self.modality, reads_texts)
-            else:
-                yield _of_part(part, place)
+            return [self._conversation()]
+        return [
+            _of_string(part, f"input[{number}]", self.modality, reads_texts)
+            if isinstance(part, str)
+            else _of_part(part, f"input[{number}]")
+            for number, part in enumerate(self.input or ())
+        ]
 
     def _conversation(self) -> Content:
         """Return the one image or text of the messages of a user."""

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from serving.dependencies import CpuQueueDep, EndpointDep, SettingsDep
 from serving.errors import RefusedError, error_json, invalid
-from serving.forms import check_json_size, read_body
+from serving.forms import check_json_size, in_thread_if_large, read_body
 from serving.gallery.encoder import Encoder
 from serving.limits import CpuQueue
 from serving.metrics import stage
@@ -71,14 +71,16 @@ async def embeddings(
     param names the image. dimensions shortens the embeddings of models whose numbers are in order of importance.
     """
     with stage("read"):
-        asked = _read(await read_body(request))
+        body = await read_body(request)
+        asked = await in_thread_if_large(len(body), _read, body)
     encoder = await to_thread.run_sync(endpoint.encoder)
     card = encoder.embedder.card
     if asked.model is not None and asked.model != card.name:
         message = f"The model {asked.model[:80]!r} is not served here; this one is: {card.name}."
         raise RefusedError(404, "model_not_found", message, parameter="model")
     check_dimensions(asked.dimensions, card)
-    contents = list(asked.contents(card.text is not None))
+    contents = await in_thread_if_large(len(body), asked.contents, card.text is not None)
+    del body
     check_contents(contents, card, settings.max_images)
     embedded = await embed_contents(encoder, contents, cpu_queue)
     return Response(_answer(asked, embedded, card).model_dump_json(), media_type="application/json")

@@ -454,6 +454,7 @@ def test_results_carry_the_metadata_that_are_asked_for(gallery_folder: Path, tmp
         ({"image": "data:image/png,abc"}, 422, "invalid_image"),
         ({"image": "???"}, 422, "invalid_image"),
         ({"image": "QUJ"}, 422, "invalid_image"),
+        ({"image": "QUI=QUJD"}, 422, "invalid_image"),
         ({"image": "\ud800"}, 400, "invalid_form"),
         ({"image": "äöü"}, 422, "invalid_image"),
         ({"image": 5}, 422, "invalid_image"),
@@ -632,3 +633,13 @@ def test_parameters_are_read_in_one_pass(http: TestClient, monkeypatch: pytest.M
 def test_countless_values_are_refused_before_they_are_looked_at(http: TestClient, value: dict[str, Any]) -> None:
     answer = http.post("/search", json={"id": 1, **value})
     assert answer.status_code == 422
+
+
+def test_a_large_image_in_json_is_decoded_as_it_was_encoded(http: TestClient) -> None:
+    """Its base64 is decoded in pieces."""
+    image = toys.encoded(Image.fromarray(np.random.default_rng(0).integers(0, 256, (700, 700, 3), np.uint8)))
+    assert len(image) > 2**20
+    expected = http.post("/embed", content=image).json()
+    assert http.post("/embed", json={"image": encoded(image)}).json() == expected
+    openai = http.post("/v1/embeddings", json={"input": encoded(image)}).json()
+    assert openai["data"][0]["embedding"] == expected["embeddings"][0]
