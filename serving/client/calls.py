@@ -131,17 +131,8 @@ class _Calls:
     ) -> None:
         if timeout <= 0 or retries < 0:
             raise UsageError("timeout must be more than 0 seconds, and retries at least 0.", code="invalid-value")
-        if collection is not None and not re.fullmatch("[a-z0-9-]+", collection):
-            raise UsageError(f"{collection!r} is not a collection's name (a to z, 0 to 9, -).", code="invalid-value")
+        self._place, headers = connection(url, key, collection)
         self._url, self._timeout, self._retries = _checked_url(url), timeout, retries
-        self._place = self._url if collection is None else f"{self._url}/collections/{collection}"
-        headers = {"user-agent": "dml-zoo"}
-        if (key := os.environ.get(KEY) if key is None else key) is not None:
-            if not re.fullmatch(r"[!-~]+", key := key.strip()):
-                raise UsageError(
-                    "the key is empty, or has a character that no key of a service has.", code="invalid-item"
-                )
-            headers["authorization"] = f"Bearer {key}"
         self._http = self._connect(base_url=self._place, headers=headers)
 
     def __repr__(self) -> str:
@@ -546,6 +537,29 @@ class AsyncClient(_Calls):
             return await self._http.send(request)
         except httpx.HTTPError as error:
             return error
+
+
+def connection(url: str, key: str | None, collection: str | None) -> tuple[str, dict[str, str]]:
+    """Return the address of a collection and the headers of requests to it.
+
+    Args:
+        url: The URL of the service.
+        key: The key (default: the environment variable ZOO_SERVE_KEY).
+        collection: The name of the gallery, if the service has several.
+
+    Raises:
+        GalleryError: If it is not the URL of a service.
+        UsageError: If it cannot be a key or a collection's name.
+    """
+    if collection is not None and not re.fullmatch("[a-z0-9-]+", collection):
+        raise UsageError(f"{collection!r} is not a collection's name (a to z, 0 to 9, -).", code="invalid-value")
+    place = _checked_url(url) if collection is None else f"{_checked_url(url)}/collections/{collection}"
+    headers = {"user-agent": "dml-zoo"}
+    if (key := os.environ.get(KEY) if key is None else key) is not None:
+        if not re.fullmatch(r"[!-~]+", key := key.strip()):
+            raise UsageError("the key is empty, or has a character that no key of a service has.", code="invalid-item")
+        headers["authorization"] = f"Bearer {key}"
+    return place, headers
 
 
 def _checked_url(url: str) -> str:
