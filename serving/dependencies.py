@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class Endpoint(ABC):
-    """What answers below a path: a model, with its name ("" at the root) and its keys. Safe to use from threads."""
+    """Model that answers below a path, with its name ("" at the root) and its keys. Safe to use from threads."""
 
     def __init__(self, name: str, keys: Keys | None = None) -> None:
         self.name, self.keys = name, keys or Keys()
@@ -175,7 +175,7 @@ class Collections:
 
     @property
     def galleries(self) -> list[Collection]:
-        """Those that have a gallery."""
+        """The endpoints that have a gallery."""
         return [endpoint for endpoint in self.all if isinstance(endpoint, Collection)]
 
     @property

@@ -80,16 +80,17 @@ class Tools:
         fields: Fields = None,
     ) -> Answer:
         """Find the items nearest to a picture, a text or an item: give one of image, text, id and key."""
-        body = {"image": image, "text": text, "id": id, "key": key, "k": k, "offset": offset, "label": label}
+        body: Answer = {"image": image, "text": text, "id": id, "key": key, "k": k, "offset": offset, "label": label}
         body |= {"where": where, "min_similarity": min_similarity, "fields": fields}
         return await self._ask("POST", "/search", json=_given(body))
 
     async def item(self, id: Id = None, key: Key = None) -> Answer:  # noqa: A002
         """Return one item with its label and metadata, by its id or its key."""
-        if (id is None) == (key is None):
+        places = [place for place in (id, key) if place is not None]
+        if len(places) != 1:
             raise ToolError("missing_value: give the id or the key of an item, one of the two.")
         try:
-            path = item_path(id if key is None else key)
+            path = item_path(places[0])
         except UsageError as error:
             raise ToolError(f"invalid_key: {error}") from None
         return await self._ask("GET", path)
@@ -143,8 +144,8 @@ class Tools:
         if response.is_success:
             return response
         try:
-            error = response.json()["error"]
-            raise ToolError(f"{error['code']}: {error['message']}")
+            refusal = response.json()["error"]
+            raise ToolError(f"{refusal['code']}: {refusal['message']}")
         except (ValueError, KeyError, TypeError):
             raise ToolError(f"The service answers with status {response.status_code}.") from None
 

@@ -113,7 +113,7 @@ Messages = Annotated[list[Message], Field(min_length=1, max_length=MAX_INPUTS)]
 
 @dataclass(frozen=True)
 class Content:
-    """What one embedding is of: an image file or a text. place: where it is in the request, as input[2]."""
+    """Image file or text of one embedding. place: where it is in the request, as input[2]."""
 
     place: str
     image: bytes | None = None
@@ -214,7 +214,7 @@ class ModelList(BaseModel):
 
 
 class OpenAIErrorDetail(BaseModel):
-    """What was wrong. param: the member of the request, as input[2]; code: for programs."""
+    """Reason of a refusal. param: the member of the request, as input[2]; code: for programs."""
 
     message: str
     type: str
