@@ -185,7 +185,7 @@ class Usage(BaseModel):
     total_tokens: int
 
 
-class Embeddings(BaseModel):
+class EmbeddingList(BaseModel):
     """Answer of POST /v1/embeddings: unit vectors, as numbers or as base64 of float32, little-endian."""
 
     object: Literal["list"] = "list"

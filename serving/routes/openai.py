@@ -22,8 +22,8 @@ from serving.metrics import stage
 from serving.openai_shapes import (
     Content,
     Embedding,
+    EmbeddingList,
     EmbeddingRequest,
-    Embeddings,
     ModelList,
     ModelObject,
     OpenAIError,
@@ -57,7 +57,7 @@ class Embedded:
 @router.post(
     "/v1/embeddings",
     summary="The embeddings of images and texts, as OpenAI's API",
-    response_model=Embeddings,
+    response_model=EmbeddingList,
     openapi_extra=json_operation(EmbeddingRequest),
     responses=refusals(400, 401, 404, 408, 413, 422, 429, 503, 504, model=OpenAIError),
 )
@@ -208,7 +208,7 @@ def _embed_texts(encoder: Encoder, batch: Sequence[tuple[int, Content]], embedde
         embedded.rows[[number for number, _ in batch]] = tower.embed(tokens)
 
 
-def _answer(asked: EmbeddingRequest, embedded: Embedded, card: Card) -> Embeddings:
+def _answer(asked: EmbeddingRequest, embedded: Embedded, card: Card) -> EmbeddingList:
     rows = embedded.rows
     if asked.dimensions is not None and asked.dimensions < card.dim:
         rows = rows[:, : asked.dimensions]
@@ -218,6 +218,6 @@ def _answer(asked: EmbeddingRequest, embedded: Embedded, card: Card) -> Embeddin
         Embedding(index=number, embedding=value, truncated=embedded.truncated.get(number, False))
         for number, value in enumerate(values)
     ]
-    return Embeddings(
+    return EmbeddingList(
         data=data, model=card.name, usage=Usage(prompt_tokens=embedded.tokens, total_tokens=embedded.tokens)
     )
