@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import shutil
 import socket
 import statistics
@@ -60,6 +61,7 @@ def main() -> int:
     else:
         rows = main_job(HOME / "unseen", gallery)
         print_table([*rows, *photo_search(HOME / "photographs", HOME / "photo-gallery")])
+    print_lines(args.photos)
     return serve(gallery, args.port) if args.serve else 0
 
 
@@ -166,6 +168,19 @@ def print_table(rows: list[tuple[str, str]]) -> None:
     for name, value in rows:
         table.add_row(name, value)
     Console(width=max(100, Console().width)).print(table)
+
+
+def print_lines(photos: Path | None) -> None:
+    """Print the commands that do the same with the user's own photographs, to be copied."""
+    folder, zoo = photos or "PHOTOS", shlex.quote(os.path.relpath(ZOO))
+    query = '{"type": "image_url", "image_url": {"url": "data:image/jpeg;base64,..."}}'
+    step(f"To copy, with a folder {folder} of your own photographs")
+    print(f"{zoo} index photos {folder} --out gallery", f"{zoo} search gallery PHOTO.jpg", sep="\n")
+    print(f"{zoo} serve gallery                    # the page and the API", f"{zoo} mcp gallery", sep="\n")
+    print(f"{zoo} serve --embed photos             # or embeddings alone, as OpenAI's API:")
+    print("curl -H 'Content-Type: application/json' http://127.0.0.1:3000/v1/embeddings \\")
+    print(f"    -d '{{\"input\": [{query}]}}'")
+    print("Next: docs/search.md; docs/production.md leads to a service for others.", flush=True)
 
 
 def serve(gallery: Path, port: int) -> int:

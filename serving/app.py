@@ -17,6 +17,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import FileResponse, RedirectResponse, Response
 from fastapi.staticfiles import StaticFiles
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from uvicorn.config import STARTUP_FAILURE
 
 from serving import errors
@@ -25,7 +26,7 @@ from serving.dependencies import KNOWN_PARAMETERS, Collections
 from serving.limits import CpuQueue, Deadlines, RequestLimits
 from serving.metrics import TELEMETRY, Observability
 from serving.openapi import openapi
-from serving.routes import bulk, evaluate, items, keys, search, status
+from serving.routes import bulk, embed, evaluate, items, keys, openai, search, status
 from serving.settings import Settings
 from zoo.data import decoder_pool
 from zoo.errors import UsageError
@@ -74,8 +75,8 @@ def _app(settings: Settings, collections: Collections) -> FastAPI:
         title="dml-zoo",
         summary="Image search over galleries that were embedded by metric learning models.",
         version=version("dml-zoo"),
-        description='Every refusal is JSON of one shape: {"error": {"code", "message"}}. Requests to a host name '
-        "that the service does not have are refused with 421.",
+        description='Every refusal is JSON of one shape: {"error": {"code", "message"}}; below /v1, of the shape of '
+        "OpenAI's API. Requests to a host name that the service does not have are refused with 421.",
         openapi_url=None,  # serving.openapi sends the document, which depends on the collection
         docs_url=None,
         redoc_url=None,
@@ -87,9 +88,10 @@ def _app(settings: Settings, collections: Collections) -> FastAPI:
             Middleware(
                 Observability, log=bool(settings.log_requests), headers=SECURITY_HEADERS, failure=errors.error_response
             ),
-            Middleware(TrustedHosts, hosts=hosts, has_keys=has_keys),
+            *_cross_origin(settings),
+            Middleware(TrustedHosts, hosts=hosts, has_keys=has_keys, origins=settings.allowed_origins),
             Middleware(RequestLimits, settings=settings, cpu_queue=cpu_queue, is_known=collections.knows),
-            Middleware(Authentication, collections=collections),
+            Middleware(Authentication, collections=collections, is_routed=lambda scope: errors.is_routed(app, scope)),
             Middleware(
                 Deadlines,
                 body_seconds=settings.body_seconds,
@@ -101,14 +103,31 @@ def _app(settings: Settings, collections: Collections) -> FastAPI:
     app.state.settings, app.state.collections, app.state.cpu_queue = settings, collections, cpu_queue
     app.state.share, app.state.draining = settings.share(), False
     errors.install(app)
-    for module in (search, bulk, keys, items, evaluate, status):
+    of_galleries = (search, bulk, keys, items, evaluate, status) if collections.have_galleries else ()
+    for module in (*of_galleries, embed, openai):
         app.include_router(module.router, dependencies=[KNOWN_PARAMETERS])
+    app.include_router(status.service, dependencies=[KNOWN_PARAMETERS])
     app.include_router(status.probes)
     app.add_api_route("/", page, include_in_schema=False)
     app.add_api_route("/docs", docs, include_in_schema=False)
     app.add_api_route("/openapi.json", openapi, include_in_schema=False)
     app.mount("/page", _PageFiles(directory=PAGE))
     return app
+
+
+def _cross_origin(settings: Settings) -> list[Middleware]:
+    """Return the middleware that lets browsers show answers to the pages of allowed origins."""
+    if not settings.allowed_origins:
+        return []
+    return [
+        Middleware(
+            CORSMiddleware,
+            allow_origins=settings.allowed_origins,
+            allow_methods=[method for method in errors.METHODS if method != "HEAD"],
+            allow_headers=["*"],
+            expose_headers=["Retry-After", "X-Model", "X-Model-Fingerprint", "X-Request-ID"],
+        )
+    ]
 
 
 @asynccontextmanager
@@ -136,6 +155,8 @@ async def page(request: Request) -> Response:
     """
     collections: Collections = request.app.state.collections
     first = next((collection for collection in collections.all if not collection.keys.read), None)
+    if not collections.have_galleries:
+        return RedirectResponse("docs")
     if collections.root is None and first is not None and not request.state.prefix:
         return RedirectResponse(f"{first.path.lstrip('/')}/")
     return _file("index.html")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from starlette.datastructures import Headers
@@ -12,12 +12,12 @@ from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from serving.dependencies import Collection, Collections
+from serving.dependencies import Collections, Endpoint
 from serving.errors import RefusedError, error_response, refusal_of
 from serving.keys import PROBES, SERVICE_PATHS, header_key, is_open, path_in_collection, request_key
 from serving.settings import HOSTS, READ_KEYS
 
-ANY_HOST = "*"
+ANY_HOST = ANY_ORIGIN = "*"
 
 
 class TrustedHosts:
@@ -29,15 +29,18 @@ class TrustedHosts:
     send a key in a header. Probes are answered in any case: they show nothing of the gallery.
     """
 
-    def __init__(self, app: ASGIApp, hosts: str = "", has_keys: bool = False) -> None:
+    def __init__(
+        self, app: ASGIApp, hosts: str = "", has_keys: bool = False, origins: frozenset[str] = frozenset()
+    ) -> None:
         """Initialise the middleware.
 
         Args:
             app: The application inside.
             hosts: Names besides those of loopback, separated by commas; "*" allows any.
             has_keys: Whether every collection has read keys.
+            origins: Origins of the foreign pages that may send requests; "*" allows any.
         """
-        self.app, self.has_keys = app, has_keys
+        self.app, self.has_keys, self.origins = app, has_keys, origins
         self.hosts = {host.strip().lower() for host in hosts.split(",")} - {""}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -70,6 +73,8 @@ class TrustedHosts:
 
     def _is_foreign(self, headers: Headers, name: str) -> bool:
         """Return whether a browser sends a request for a page of another origin; older ones tell only the page's."""
+        if self.origins and self._is_allowed(headers):
+            return False
         site = headers.get("sec-fetch-site")
         if site is not None:
             return site not in ("same-origin", "none")
@@ -79,6 +84,11 @@ class TrustedHosts:
         page = host_name(origin.partition("://")[2])
         return page != name and page not in self.hosts
 
+    def _is_allowed(self, headers: Headers) -> bool:
+        """Return whether a request is of a page of the allowed origins; that of a picture names only its referrer."""
+        origin = headers.get("origin") or origin_of(headers.get("referer", ""))
+        return ANY_ORIGIN in self.origins or origin in self.origins
+
 
 class Authentication:
     """ASGI middleware that finds the collection of a request and checks its key.
@@ -87,8 +97,18 @@ class Authentication:
     answers for all of them. A HEAD request continues as GET: the server leaves the body of its answer out.
     """
 
-    def __init__(self, app: ASGIApp, collections: Collections) -> None:
-        self.app, self.collections = app, collections
+    def __init__(
+        self, app: ASGIApp, collections: Collections, is_routed: Callable[[Scope], bool] = lambda scope: True
+    ) -> None:
+        """Initialise the middleware.
+
+        Args:
+            app: The application inside.
+            collections: The collections of the service.
+            is_routed: Whether the application has the path and the method of a request; if not, it says so, and no
+                key would help.
+        """
+        self.app, self.collections, self.is_routed = app, collections, is_routed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -127,11 +147,15 @@ class Authentication:
             return
         if collection.path and path in SERVICE_PATHS:
             raise refusal_of(HTTPException(404))
-        collection.keys.check(scope["method"], path, scope)
+        try:
+            collection.keys.check(scope["method"], path, scope)
+        except RefusedError:
+            if self.is_routed({**scope, "root_path": collection.path or scope.get("root_path", "")}):
+                raise
         _place(scope, collection, collection.path)
 
 
-def _place(scope: Scope, collection: Collection | None, prefix: str) -> None:
+def _place(scope: Scope, collection: Endpoint | None, prefix: str) -> None:
     """Leave the collection of a request and the prefix of its path for the routes."""
     state = scope.setdefault("state", {})
     state["prefix"] = prefix
@@ -145,6 +169,12 @@ def host_name(header: str) -> str:
     """Return the name or address of a Host header in lower case, without port and brackets; "" if it is invalid."""
     found = re.fullmatch(r"(\[[^\[\]]+\]|[^:\[\]]+)(:[0-9]*)?", header.strip())
     return found[1].strip("[]").rstrip(".").lower() if found else ""
+
+
+def origin_of(address: str) -> str:
+    """Return the origin of a page's address, as https://shop.example from https://shop.example/chairs."""
+    scheme, separator, rest = address.partition("://")
+    return f"{scheme}{separator}{rest.partition('/')[0]}"
 
 
 def is_loopback(name: str) -> bool:

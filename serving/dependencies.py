@@ -1,10 +1,11 @@
-"""Collections of the service, and the dependencies of its routes."""
+"""Endpoints of the service: collections, or a model without a gallery; and the dependencies of its routes."""
 
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Annotated, Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
@@ -17,6 +18,7 @@ from serving.duplicates.lookup import CopyFinder
 from serving.errors import RefusedError, invalid
 from serving.forms import check_parameters, query_values
 from serving.gallery import VectorGallery
+from serving.gallery.encoder import Encoder
 from serving.gallery.map import Atlas
 from serving.gallery.search import Models, Searcher
 from serving.keys import Keys, unauthorised
@@ -26,6 +28,7 @@ from serving.model_swap import CurrentSearcher
 from serving.schemas import CollectionInfo, ItemId, ItemKey
 from serving.settings import COLLECTION_NAME, COLLECTIONS, GALLERY, GalleryAddress, Settings
 from zoo.errors import UsageError
+from zoo.models.load import Embedder
 
 COLLECTIONS_PATH = "/collections"
 NAMED = 10
@@ -34,17 +37,63 @@ NAMED = 10
 T = TypeVar("T")
 
 
-class Collection:
-    """A served gallery with its name ("" at the root), its keys, its map and its hashes. Safe to use from threads."""
+class Endpoint(ABC):
+    """Model that answers below a path, with its name ("" at the root) and its keys. Safe to use from threads."""
 
-    def __init__(self, name: str, current: CurrentSearcher, keys: Keys | None = None) -> None:
-        self.name, self.current, self.keys = name, current, keys or Keys()
-        self.atlas, self.copies = Atlas(), CopyFinder()
+    def __init__(self, name: str, keys: Keys | None = None) -> None:
+        self.name, self.keys = name, keys or Keys()
 
     @property
     def path(self) -> str:
         """The prefix of its routes."""
         return f"{COLLECTIONS_PATH}/{self.name}" if self.name else ""
+
+    @abstractmethod
+    def encoder(self) -> Encoder:
+        """Return the model that it has now; this may load it."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Load what is needed to answer. Raises the error of what cannot be loaded."""
+
+    @abstractmethod
+    def is_ready(self) -> bool:
+        """Return whether the model embeds its golden image as it should and can be used."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close what is open."""
+
+
+class BareModel(Endpoint):
+    """A served model without a gallery."""
+
+    def __init__(self, open_encoder: Callable[[], Encoder], keys: Keys | None = None) -> None:
+        super().__init__("", keys)
+        self._open = cache(open_encoder)
+
+    def encoder(self) -> Encoder:
+        return self._open()
+
+    def start(self) -> None:
+        self.encoder().check_texts()
+
+    def is_ready(self) -> bool:
+        return self.encoder().is_ready()
+
+    def close(self) -> None:
+        pass
+
+    def __str__(self) -> str:
+        return f"embeds by {_model_summary(self.encoder().embedder)}"
+
+
+class Collection(Endpoint):
+    """A served gallery with its model, its map and its hashes."""
+
+    def __init__(self, name: str, current: CurrentSearcher, keys: Keys | None = None) -> None:
+        super().__init__(name, keys)
+        self.current, self.atlas, self.copies = current, Atlas(), CopyFinder()
 
     @property
     def gallery(self) -> VectorGallery:
@@ -55,12 +104,20 @@ class Collection:
         """Run `work` in a thread, again if the gallery was given another model meanwhile."""
         return await to_thread.run_sync(self.current.run, work)
 
+    def encoder(self) -> Encoder:
+        return self.current.latest()
+
+    def start(self) -> None:
+        self.current.start()
+
     def is_ready(self) -> bool:
-        """Return whether the model embeds its golden image as it should and the gallery is searched."""
         try:
             return self.current.run(Searcher.is_ready)
         except RefusedError:
             return False
+
+    def close(self) -> None:
+        self.current.close()
 
     def thumbnail_path(self, item_id: int) -> str:
         """Return the path of an item's thumbnail at the service."""
@@ -73,19 +130,25 @@ class Collection:
         items = searcher.gallery.store.count()
         return CollectionInfo(name=self.name or None, path=f"{self.path}/", items=items, model=card.name, dim=card.dim)
 
+    def __str__(self) -> str:
+        count = self.gallery.store.count()
+        images = f"{count:,} {'image' if count == 1 else 'images'}, "
+        text = f"{images}embedded by {_model_summary(self.current.searcher.embedder)}"
+        return f"{self.name}: {text}" if self.name else text
+
 
 class Collections:
-    """One collection at the root, or several with names."""
+    """One endpoint at the root, or several collections with names."""
 
-    def __init__(self, collections: Sequence[Collection]) -> None:
-        self.all = tuple(collections)
-        self._by_name = {collection.name: collection for collection in collections}
+    def __init__(self, endpoints: Sequence[Endpoint]) -> None:
+        self.all = tuple(endpoints)
+        self._by_name = {endpoint.name: endpoint for endpoint in endpoints}
 
     @classmethod
     def load(cls, settings: Settings) -> Collections:
-        """Return the collections that the settings name; their galleries are opened at first use.
+        """Return what the settings name; galleries and models are opened at first use.
 
-        Without a gallery in the settings, the one collection raises `UsageError` when it is opened.
+        Without a gallery or a model in the settings, the one collection raises `UsageError` when it is opened.
         """
         models = Models(precision=settings.precision or "fp32", device=settings.device or None, or_fp32=True)
 
@@ -97,13 +160,27 @@ class Collections:
             first, later = partial(open_gallery, address, address.model), partial(open_gallery, address)
             return Collection(address.name, CurrentSearcher(first, later, models), Keys.load(settings, address.name))
 
+        if settings.embed:
+            return cls(
+                [BareModel(lambda: Encoder(models.open(settings.embed), settings.limits, stage), Keys.load(settings))]
+            )
         if not settings.addresses:
             return cls([Collection("", CurrentSearcher(_no_gallery), Keys.load(settings))])
         return cls([collection(address) for address in settings.addresses])
 
     @property
-    def root(self) -> Collection | None:
-        """The collection at the root; None if all have names."""
+    def have_galleries(self) -> bool:
+        """False if a model is served without a gallery."""
+        return all(isinstance(endpoint, Collection) for endpoint in self.all)
+
+    @property
+    def galleries(self) -> list[Collection]:
+        """The endpoints that have a gallery."""
+        return [endpoint for endpoint in self.all if isinstance(endpoint, Collection)]
+
+    @property
+    def root(self) -> Endpoint | None:
+        """The endpoint at the root; None if all have names."""
         return self._by_name.get("")
 
     @property
@@ -111,7 +188,7 @@ class Collections:
         """True if every collection needs a key for reading."""
         return all(collection.keys.read for collection in self.all)
 
-    def find(self, path: str, key: Callable[[], str | None]) -> Collection | None:
+    def find(self, path: str, key: Callable[[], str | None]) -> Endpoint | None:
         """Return the collection that a path is about; None for the service's own paths.
 
         A key that may not read a collection does not learn that it exists: it gets the same answer at a name that there
@@ -135,7 +212,7 @@ class Collections:
             raise unauthorised(key(), "read", f"the collection {name[:80]!r}")
         raise self._no_such(name, key())
 
-    def find_open(self, path: str) -> tuple[Collection | None, str]:
+    def find_open(self, path: str) -> tuple[Endpoint | None, str]:
         """Return the collection of a path that needs no key, if it has no read keys, and the prefix of its routes.
 
         Raises:
@@ -164,7 +241,7 @@ class Collections:
             choice = f"; GET {COLLECTIONS_PATH} lists those that your key may read.{listed}"
         return RefusedError(404, "no_such_collection", f"There is no collection {name[:80]!r} here{choice}")
 
-    def readable(self, key: str | None) -> list[Collection]:
+    def readable(self, key: str | None) -> list[Endpoint]:
         """Return the collections that the key may read."""
         return [collection for collection in self.all if collection.keys.may_read(key)]
 
@@ -173,9 +250,9 @@ class Collections:
         return sum(collection.keys.has(key) for collection in self.all) > 0
 
     def open(self) -> None:
-        """Open all galleries, load their models and watch for new ones. Raises the error of the first that fails."""
-        for collection in self.all:
-            collection.current.start()
+        """Open all galleries, load the models and watch for new ones. Raises the error of the first that fails."""
+        for endpoint in self.all:
+            endpoint.start()
 
     def is_ready(self) -> bool:
         """Return whether every collection embeds and finds its golden image."""
@@ -183,11 +260,11 @@ class Collections:
 
     def close(self) -> None:
         """Close all galleries."""
-        for collection in self.all:
-            collection.current.close()
+        for endpoint in self.all:
+            endpoint.close()
 
     def __str__(self) -> str:
-        return "; ".join(_summary(collection) for collection in self.all)
+        return "; ".join(map(str, self.all))
 
 
 def _name_in(path: str) -> str | None:
@@ -197,11 +274,8 @@ def _name_in(path: str) -> str | None:
     return path.removeprefix(f"{COLLECTIONS_PATH}/").partition("/")[0]
 
 
-def _summary(collection: Collection) -> str:
-    count, model = collection.gallery.store.count(), collection.current.searcher.embedder
-    variant = "" if model.precision == "fp32" else f" in {model.precision}"
-    images = f"{count:,} {'image' if count == 1 else 'images'}, embedded by {model.card.name}{variant}"
-    return f"{collection.name}: {images}" if collection.name else images
+def _model_summary(model: Embedder) -> str:
+    return model.card.name if model.precision == "fp32" else f"{model.card.name} in {model.precision}"
 
 
 def _no_gallery() -> Searcher:
@@ -213,7 +287,7 @@ def _no_gallery() -> Searcher:
 # Dependencies of routes. They are async because FastAPI runs other functions in threads.
 
 
-async def _collection(request: Request) -> Collection:
+async def _endpoint(request: Request) -> Any:
     return request.state.collection
 
 
@@ -257,7 +331,8 @@ async def _item_key(request: Request, key: Annotated[ItemKey, Path()]) -> str:
     return key
 
 
-CollectionDep = Annotated[Collection, Depends(_collection)]
+EndpointDep = Annotated[Endpoint, Depends(_endpoint)]
+CollectionDep = Annotated[Collection, Depends(_endpoint)]
 CollectionsDep = Annotated[Collections, Depends(_collections)]
 SettingsDep = Annotated[Settings, Depends(_settings)]
 CpuQueueDep = Annotated[CpuQueue, Depends(_cpu_queue)]

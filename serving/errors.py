@@ -1,10 +1,11 @@
-"""Every refusal of the service is JSON of one shape: {"error": {"code": ..., "message": ...}}."""
+"""Every refusal is JSON of one shape: {"error": {"code": ..., "message": ...}}; below /v1, also with type and param."""
 
 from __future__ import annotations
 
 import errno
 import logging
 import math
+import re
 import sqlite3
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
@@ -16,6 +17,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match
+from starlette.types import Scope
 
 from serving import metrics
 from zoo.errors import (
@@ -63,15 +65,28 @@ PATHS = {
     HTTPStatus.METHOD_NOT_ALLOWED: "This path does not take this method. The header Allow names those that it takes.",
 }
 """Refusals by FastAPI's router, by their status."""
+OPENAI_PATH = re.compile(r"(/collections/[^/]*)?/v1/")
+OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+"""Types of OpenAI's errors, by the status."""
 RETRY_SECONDS = 5
 
 
 class RefusedError(HTTPException):
-    """Refusal of a request: an HTTP status, a `code` for programs, and a message for people (`detail`)."""
+    """Refusal of a request: an HTTP status, a `code` for programs, and a message for people (`detail`).
 
-    def __init__(self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> None:
+    parameter: the name of the parameter or the member of the body that it is about, if it is about one.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        headers: Mapping[str, str] | None = None,
+        parameter: str | None = None,
+    ) -> None:
         super().__init__(status, message, headers)
-        self.code = code
+        self.code, self.parameter = code, parameter
 
 
 def too_large(limit: int) -> RefusedError:
@@ -92,13 +107,13 @@ def try_again(status: int, code: str, message: str, seconds: float = RETRY_SECON
 
 def invalid(parameter: str, expected: str) -> RefusedError:
     """Return the refusal of a parameter's value."""
-    return RefusedError(422, f"invalid_{parameter}", f"{parameter} must be {expected}.")
+    return RefusedError(422, f"invalid_{parameter}", f"{parameter} must be {expected}.", parameter=parameter)
 
 
 def unknown_parameter(name: str, known: Sequence[str] = ()) -> RefusedError:
     """Return the refusal of a parameter that does not exist: a misspelt filter must not let everything through."""
     choice = f" Parameters: {', '.join(sorted(known))}." if known else ""
-    return RefusedError(422, "unknown_parameter", f"No parameter {name[:80]!r}.{choice}")
+    return RefusedError(422, "unknown_parameter", f"No parameter {name[:80]!r}.{choice}", parameter=name[:80])
 
 
 def error_json(error: Exception) -> dict[str, dict[str, str]]:
@@ -114,7 +129,26 @@ def error_response(error: Exception) -> JSONResponse:
     headers = {"Cache-Control": "no-store", **(refusal.headers or {})}
     if refusal.status_code == HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = "Bearer"
-    return JSONResponse(error_json(refusal), refusal.status_code, headers)
+    body: Mapping[str, Any] = error_json(refusal)
+    status = refusal.status_code
+    if _is_for_openai():
+        body, status = _openai_json(refusal), 400 if status == HTTPStatus.UNPROCESSABLE_ENTITY else status
+    return JSONResponse(body, status, headers)
+
+
+def _is_for_openai() -> bool:
+    """Return whether the current request is one of OpenAI's API, whose clients read errors of its shape."""
+    scope = metrics.REQUEST.get()
+    return scope is not None and OPENAI_PATH.match(scope["path"]) is not None
+
+
+def _openai_json(refusal: RefusedError) -> dict[str, dict[str, str | None]]:
+    """Return the body of a refusal in the shape of OpenAI's API."""
+    kind = OPENAI_TYPES.get(refusal.status_code, "invalid_request_error")
+    if refusal.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        kind = "server_error"
+    named = {"code": refusal.code, "message": refusal.detail, "type": kind, "param": refusal.parameter}
+    return {"error": named}
 
 
 STATUSES: dict[type[Exception], tuple[int, str]] = {
@@ -162,7 +196,12 @@ def _validation_refusal(problems: Sequence[Mapping[str, Any]]) -> RefusedError:
         alike = [other for other in problems if other["type"] == kind and len(other["loc"]) == 1 + len(place)]
         message = ", ".join(map(_complaint, alike))
         return RefusedError(422, "invalid_body", f"The body is not what this path takes: {message}.")
-    return RefusedError(422, f"invalid_{place[0]}", f"{place[0]}: {_complaint(problem)}.")
+    return RefusedError(422, f"invalid_{place[0]}", f"{place[0]}: {_complaint(problem)}.", parameter=_member(place))
+
+
+def _member(place: Sequence[int | str]) -> str:
+    """Return the place of a member in a JSON body, as input[2]: its name and, in a list, its number from 0."""
+    return f"{place[0]}[{place[1]}]" if len(place) > 1 and isinstance(place[1], int) else str(place[0])
 
 
 def _complaint(problem: Mapping[str, Any]) -> str:
@@ -237,12 +276,13 @@ async def _handle(request: Request, error: Exception) -> JSONResponse:
 
 def _methods(request: Request) -> list[str]:
     """Return the methods of the request's path; several routes may share one."""
+    return [method for method in METHODS if is_routed(request.app, {**request.scope, "method": method})]
 
-    def matches(method: str) -> bool:
-        scope = {**request.scope, "method": "GET" if method == "HEAD" else method}
-        return any(route.matches(scope)[0] is Match.FULL for route in request.app.routes)
 
-    return [method for method in METHODS if matches(method)]
+def is_routed(app: FastAPI, scope: Scope) -> bool:
+    """Return whether a route of the application answers a request."""
+    inner = {**scope, "method": "GET" if scope["method"] == "HEAD" else scope["method"]}
+    return any(route.matches(inner)[0] is Match.FULL for route in app.routes)
 
 
 def install(app: FastAPI) -> None:

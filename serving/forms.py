@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import json
+import base64
+import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar, get_origin
 from urllib.parse import parse_qsl
 
+from anyio import to_thread
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import from_json
 from python_multipart.multipart import parse_options_header
 from starlette.datastructures import FormData, Headers, UploadFile
 from starlette.exceptions import HTTPException
@@ -26,9 +30,16 @@ from serving.settings import Settings
 JSON, FORM, MULTIPART = "application/json", "application/x-www-form-urlencoded", "multipart/form-data"
 RAW_TYPES = ("application/octet-stream", "image/")
 MAX_FIELDS = 32
-MAX_QUERY_BYTES = 2**20
-"""Largest body of JSON or a urlencoded form, whose reading holds up the event loop; `serving.limits` refuses more."""
+MAX_FORM_BYTES = 2**20
+"""Largest body of a urlencoded form or a PATCH, whose reading holds up the event loop (`serving.limits`)."""
+MAX_VALUES = 400_000
+"""Largest number of JSON values in a line of POST /items/bulk, or in any other body. An image is one value."""
+PIECE = 2**18
+"""Characters of base64 that are decoded at a time; a multiple of 4."""
+DATA_URI = re.compile(r"data:[^,]{0,200};base64,", re.IGNORECASE)
+ADDRESS = re.compile(r"[a-z][a-z0-9+.-]{1,20}://", re.IGNORECASE)
 
+Result = TypeVar("Result")
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -40,7 +51,7 @@ class _FormParser(MultiPartParser):
 
 @dataclass(frozen=True)
 class UploadedImage:
-    """Image file of a request: the client's name of it, "" in a raw body, and its bytes."""
+    """Image file of a request: the client's name of it, "" in a raw body and in JSON, and its bytes."""
 
     name: str
     data: bytes
@@ -50,50 +61,102 @@ Values = dict[str, list[Any]]
 """Every value of each parameter."""
 
 
-async def read_images(request: Request, model: type[M]) -> tuple[M, tuple[UploadedImage, ...]]:
-    """Return the parameters in the query string and in a multipart form, and the images of the form or the raw body.
+async def read_request(request: Request, model: type[M]) -> tuple[M, tuple[UploadedImage, ...]]:
+    """Return the parameters and the images of a request.
+
+    The parameters are in the query string, and in a multipart form, a urlencoded form or a JSON object; the images are
+    files of the multipart form, base64 in the JSON object, or the raw body.
 
     Raises:
         RefusedError: If the body is of another type, or the form has a file in another field.
         RequestValidationError: If a parameter is wrong.
     """
     values, media_type = query_values(request), media_type_of(request.headers)
+    settings: Settings = request.app.state.settings
     if media_type == MULTIPART:
-        _check_charset(request.headers)
-        settings: Settings = request.app.state.settings
-        limits = {"max_files": settings.max_images, "max_fields": MAX_FIELDS}
-        try:
-            form = await _FormParser(request.headers, request.stream(), **limits).parse()
-        except MultiPartException as error:
-            if error.message.startswith("Too many files"):
-                message = f"A request may hold at most {settings.max_images} images."
-                raise RefusedError(400, "too_many_images", message) from None
-            raise HTTPException(400, error.message) from None
-        try:
-            images = await _form_images(form, values)
-        finally:
-            await form.close()
+        images = await _multipart(request, values, settings.max_images)
         return _validated(model, values), images
-    body = await request.body()
+    body = await read_body(request)
+    if media_type == JSON:
+        pairs, images = await in_thread_if_large(len(body), _json_parts, body, model, settings.max_images)
+        _extend(values, pairs)
+        return _validated(model, values), images
+    if media_type == FORM:
+        _extend(values, _form_values(body))
+        return _validated(model, values), ()
     if body and media_type and not media_type.startswith(RAW_TYPES):
         raise RefusedError(
             415,
             "unsupported_media_type",
             f"The content type {media_type[:80]} is not accepted. Send the image as multipart/form-data in the field "
-            "'image', or as the raw body with an image/... content type.",
+            "'image', as the raw body with an image/... content type, or as base64 in JSON.",
         )
     return _validated(model, values), (UploadedImage("", body),) if body else ()
 
 
-async def read_query(request: Request, model: type[M]) -> tuple[M, tuple[UploadedImage, ...]]:
-    """Return parameters and images as `read_images` does, or the parameters of a JSON object or a urlencoded form."""
-    media_type = media_type_of(request.headers)
-    if media_type not in (JSON, FORM):
-        return await read_images(request, model)
-    body, values = await request.body(), query_values(request)
-    for name, value in _json_values(body, model) if media_type == JSON else _form_values(body):
+async def in_thread_if_large(size: int, work: Callable[..., Result], *args: Any) -> Result:
+    """Return the result of work on a body of this many bytes. A thread does it if it would hold up the event loop."""
+    return await to_thread.run_sync(work, *args) if size > MAX_FORM_BYTES else work(*args)
+
+
+async def read_body(request: Request) -> bytes:
+    """Return the body, which the request does not keep as well."""
+    return b"".join([part async for part in request.stream()])
+
+
+def check_json_size(body: bytes) -> None:
+    """Refuse a body of JSON that has too many values; reading them would hold up the event loop and fill the memory.
+
+    Raises:
+        RefusedError: 413.
+    """
+    if len(body) > MAX_VALUES and sum(map(body.count, b",:[{")) > MAX_VALUES:
+        raise RefusedError(413, "body_too_large", f"The JSON has more than {MAX_VALUES:,} values.")
+
+
+def image_of_text(text: str) -> bytes:
+    """Return the bytes of an image file that is given as base64, also in a data URI. White space is left out.
+
+    Raises:
+        RefusedError: 422 for another text; an address of a picture is never fetched.
+    """
+    prefix = DATA_URI.match(text)
+    if prefix is None and ADDRESS.match(text):
+        message = "image is an address. The service fetches nothing: send the picture itself, as base64 or a data URI."
+        raise RefusedError(422, "image_address", message, parameter="image")
+    encoded = text[prefix.end() :] if prefix else text
+    if any(space in encoded for space in "\n\r\t "):
+        encoded = "".join(encoded.split())
+    if "=" not in encoded[:-2]:  # which only the last piece may hold
+        with suppress(ValueError):
+            # In pieces, between which other threads run.
+            starts = range(0, len(encoded), PIECE)
+            return b"".join(base64.b64decode(encoded[start : start + PIECE], validate=True) for start in starts)
+    raise invalid("image", "base64 of an image file, or a data URI of base64")
+
+
+async def _multipart(request: Request, values: Values, most: int) -> tuple[UploadedImage, ...]:
+    """Return the images of a multipart form, and add its fields to the values."""
+    _check_charset(request.headers)
+    try:
+        form = await _FormParser(request.headers, request.stream(), max_files=most, max_fields=MAX_FIELDS).parse()
+    except MultiPartException as error:
+        if error.message.startswith("Too many files"):
+            raise _too_many_images(most) from None
+        raise HTTPException(400, error.message) from None
+    try:
+        return await _form_images(form, values)
+    finally:
+        await form.close()
+
+
+def _too_many_images(most: int) -> RefusedError:
+    return RefusedError(400, "too_many_images", f"A request may hold at most {most} images.")
+
+
+def _extend(values: Values, pairs: Iterable[tuple[str, Any]]) -> None:
+    for name, value in pairs:
         values.setdefault(name, []).append(value)
-    return _validated(model, values), ()
 
 
 def checked_images(images: tuple[UploadedImage, ...]) -> tuple[UploadedImage, ...]:
@@ -176,17 +239,30 @@ async def _form_images(form: FormData, values: Values) -> tuple[UploadedImage, .
     return tuple(images)
 
 
-def _json_values(body: bytes, model: type[BaseModel]) -> Iterator[tuple[str, Any]]:
-    """Yield the members of a JSON object, each member of the lists by itself; null is a parameter that is not given."""
+def _json_parts(
+    body: bytes, model: type[BaseModel], most: int
+) -> tuple[list[tuple[str, Any]], tuple[UploadedImage, ...]]:
+    """Return the parameters and the images of a JSON object."""
+    members = _json_object(body)
+    images = _json_images(members.pop("image", None), most)
+    return list(_json_values(members, model)), images
+
+
+def _json_object(body: bytes) -> dict[str, Any]:
+    """Return the members of a JSON object, whose texts are valid Unicode."""
+    check_json_size(body)
     try:
-        members = json.loads(body)
-        # JSON may hold one half of a surrogate pair, which neither the gallery nor an answer can.
-        json.dumps(members, ensure_ascii=False).encode()
-    except (ValueError, RecursionError):
+        members = from_json(body)
+    except ValueError:
         members = None
     if not isinstance(members, dict):
         message = 'The body is not a JSON object, as {"text": "a red chair", "k": 5}.'
         raise RefusedError(400, "invalid_form", message)
+    return members
+
+
+def _json_values(members: Mapping[str, Any], model: type[BaseModel]) -> Iterator[tuple[str, Any]]:
+    """Yield parameters by name, each member of the lists by itself; null is a parameter that is not given."""
     lists = _lists(model)
     for name, value in members.items():
         if isinstance(value, list | dict) and len(value) > MAX_LABELS:
@@ -198,12 +274,23 @@ def _json_values(body: bytes, model: type[BaseModel]) -> Iterator[tuple[str, Any
             yield name, value
 
 
-def _form_values(body: bytes) -> list[tuple[str, str]]:
+def _json_images(value: Any, most: int) -> tuple[UploadedImage, ...]:
+    """Return the images of a member: a text, or several in a list."""
+    texts = value if isinstance(value, list) else [] if value is None else [value]
+    if len(texts) > most:
+        raise _too_many_images(most)
+    if not all(isinstance(text, str) for text in texts):
+        raise invalid("image", "base64 of an image file, or a list of such texts")
+    return tuple(UploadedImage("", image_of_text(text)) for text in texts)
+
+
+def _form_values(body: bytes) -> Iterator[tuple[str, str]]:
     try:
-        return parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict")
+        pairs = parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict")
     except ValueError:
         message = (
             f"The body is not a form in UTF-8 of at most {MAX_FIELDS} fields. Send an image with curl -F image=@FILE, "
             "or with the header Content-Type: application/octet-stream."
         )
         raise RefusedError(400, "invalid_form", message) from None
+    return iter(pairs)

@@ -26,7 +26,7 @@ COOKIE = "zoo-key"
 """The cookie in which the page keeps its read key, since an <img> sends no header. It never allows a change."""
 MIN_KEY_LENGTH = 16
 READING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-READING_POSTS = frozenset({"/search", "/embed"})
+READING_POSTS = frozenset({"/search", "/embed", "/v1/embeddings"})
 PROBES = frozenset({"/livez", "/readyz"})
 """Health checks. Platforms send them to an address instead of a name, without a key, and as often as they like."""
 OPEN_PATHS = PROBES | {"", "/", "/docs", "/openapi.json"}
@@ -102,7 +102,7 @@ class Keys:
             own = key_variables(self.collection)[1:] if self.collection else []
             variables = " or ".join([WRITE_KEYS, *own])
             owner = self.owner[0].upper() + self.owner[1:]
-            reads = " and ".join(sorted(READING_POSTS))
+            reads = ", ".join(sorted(READING_POSTS))
             raise RefusedError(
                 403,
                 "read_only",

@@ -20,7 +20,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving.errors import RefusedError, error_response, head_too_large, too_large, try_again
-from serving.forms import FORM, JSON, MAX_QUERY_BYTES, media_type_of
+from serving.forms import FORM, MAX_FORM_BYTES, media_type_of
 from serving.keys import PROBES, READING_METHODS, client_of, path_in_collection
 from serving.metrics import WAITING, stage
 from serving.settings import Settings
@@ -42,7 +42,7 @@ SHARE_OF_ONE = 0.9
 """Largest share of the requests in progress that one client may have."""
 READING_SECONDS = 0.5
 """Seconds for which a body may be awaited although all places are taken."""
-CPU_PATHS = frozenset({"/search", "/embed", "/items"})
+CPU_PATHS = frozenset({"/search", "/embed", "/items", "/v1/embeddings"})
 """Paths whose POST waits for a core."""
 
 
@@ -289,9 +289,9 @@ class RequestLimits:
         return try_again(429, "rate_limited", message, wait)
 
     def _most_bytes(self, scope: Scope) -> int:
-        """Return the most bytes of a body. The lines of /items/bulk are read one by one."""
-        is_query = media_type_of(Headers(scope=scope)) in (JSON, FORM) and path_in_collection(scope) != "/items/bulk"
-        return min(MAX_QUERY_BYTES, self.max_body) if is_query or scope["method"] == "PATCH" else self.max_body
+        """Return the most bytes of a body; `serving.forms` limits the values of JSON."""
+        is_small = media_type_of(Headers(scope=scope)) == FORM or scope["method"] == "PATCH"
+        return min(MAX_FORM_BYTES, self.max_body) if is_small else self.max_body
 
     def _load_refusal(self, client: str, needs_core: bool) -> RefusedError | None:
         most_of_one = math.ceil(self.max_requests * SHARE_OF_ONE)

@@ -238,7 +238,10 @@ class _CountedAnswer:
             self.status, self.started = message["status"], True
             if name := _collection_name():
                 trace.get_current_span().set_attribute("zoo.collection", name)
-            headers = [*message.get("headers", ()), *self.headers]
+            own = [*message.get("headers", ())]
+            # Of policies for contents all hold; of other headers that of the answer itself.
+            named = {name for name, _ in own} - {b"content-security-policy"}
+            headers = [*own, *((name, value) for name, value in self.headers if name not in named)]
             if all(name != b"cache-control" for name, _ in headers):
                 headers.append((b"cache-control", b"no-store"))
             message = {**message, "headers": headers}

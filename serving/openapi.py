@@ -15,29 +15,46 @@ from serving.keys import PROBES, SERVICE_PATHS
 from serving.schemas import ErrorBody
 
 
-def form_operation(model: type[BaseModel], without_image: bool = False) -> dict[str, Any]:
-    """Return the OpenAPI operation of a route that reads its parameters with `read_images` or `read_query`.
-
-    Args:
-        model: The parameters.
-        without_image: The body may also be JSON or a urlencoded form of parameters.
-    """
+def form_operation(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the OpenAPI operation of a route that reads its parameters and images with `read_request`."""
     properties = model.model_json_schema()["properties"]
     image = {"type": "string", "format": "binary"}
     form = {"type": "object", "properties": {**properties, "image": {"type": "array", "items": image}}}
-    content = {MULTIPART: {"schema": form}, "image/*": {"schema": image}, RAW_TYPES[0]: {"schema": image}}
-    if without_image:
-        fields = {"type": "object", "properties": properties, "additionalProperties": False}
-        members = {
-            name: {"type": "object"} if schema.get("format") == "json" else schema
-            for name, schema in properties.items()
-        }
-        content |= {FORM: {"schema": fields}, JSON: {"schema": {**fields, "properties": members}}}
+    encoded = {"type": "string", "description": "base64 of an image file, or a data URI"}
+    members = {
+        name: {"type": "object"} if schema.get("format") == "json" else schema for name, schema in properties.items()
+    }
+    members["image"] = {"anyOf": [encoded, {"type": "array", "items": encoded}]}
+    content = {
+        MULTIPART: {"schema": form},
+        "image/*": {"schema": image},
+        RAW_TYPES[0]: {"schema": image},
+        FORM: {"schema": {"type": "object", "properties": properties, "additionalProperties": False}},
+        JSON: {"schema": {"type": "object", "properties": members, "additionalProperties": False}},
+    }
     parameters = [
         {"name": name, "in": "query", "description": schema.get("description", ""), "schema": schema}
         for name, schema in properties.items()
     ]
     return {"parameters": parameters, "requestBody": {"content": content}}
+
+
+def json_operation(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the OpenAPI operation of a route that reads its JSON body itself."""
+    schema = model.model_json_schema()
+    shapes = schema.pop("$defs", {})
+    return {"requestBody": {"required": True, "content": {JSON: {"schema": _written_out(schema, shapes)}}}}
+
+
+def _written_out(schema: Any, shapes: dict[str, Any]) -> Any:
+    """Return a schema with the shapes themselves in place of their names."""
+    if isinstance(schema, list):
+        return [_written_out(part, shapes) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        return _written_out(shapes[schema["$ref"].rpartition("/")[2]], shapes)
+    return {name: _written_out(part, shapes) for name, part in schema.items()}
 
 
 REFUSALS = {
@@ -48,7 +65,7 @@ REFUSALS = {
     408: "a body that arrived too slowly",
     409: "a conflict with what the gallery holds (key_taken, model_changed) or does (being_evaluated)",
     413: "more bytes or pixels than the limits",
-    415: "neither a form nor an image",
+    415: "neither a form nor an image nor JSON",
     422: "a parameter, a body or an image that is invalid",
     429: "too many requests at once or per second",
     503: "a gallery or its model, database or disk that cannot be used now, or a service that stops; try again later",
@@ -57,9 +74,9 @@ REFUSALS = {
 }
 
 
-def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
+def refusals(*statuses: int, model: type[BaseModel] = ErrorBody) -> dict[int | str, dict[str, Any]]:
     """Return the refusals of a route for its OpenAPI document."""
-    return {status: {"model": ErrorBody, "description": f"Refused: {REFUSALS[status]}"} for status in statuses}
+    return {status: {"model": model, "description": f"Refused: {REFUSALS[status]}"} for status in statuses}
 
 
 READING = refusals(401, 422, 429, 503)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
+from serving.errors import RefusedError
 from serving.gallery.types import MAX_DEPTH, MAX_KEY, check_key, check_source, metadata_json
 from zoo.errors import ItemNotFoundError, UsageError
 
@@ -28,8 +30,8 @@ def parse_id_text(value: Any) -> str:
 
 
 def parse_truth(value: Any) -> Any:
-    """Refuse what pydantic would take for a truth value, such as "yes" and "0"."""
-    if value not in ("true", "false"):
+    """Refuse what pydantic would take for a truth value, such as "yes" and "0"; JSON has true and false itself."""
+    if not isinstance(value, bool) and value not in ("true", "false"):
         raise ValueError("expected true or false")
     return value
 
@@ -72,13 +74,40 @@ def parse_metadata(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
+def merged_metadata(change: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an item's metadata with a change merged into them (RFC 7396): null removes a key.
+
+    Raises:
+        RefusedError: If they become too large.
+    """
+    merged: dict[str, Any] = _merged(metadata, change)
+    try:
+        return parse_metadata(merged)
+    except ValueError as error:
+        raise RefusedError(422, "invalid_metadata", f"The merged metadata are too large: {error}.") from None
+
+
+def _merged(value: Any, change: Any) -> Any:
+    if not isinstance(change, Mapping):
+        return change
+    merged = dict(value) if isinstance(value, Mapping) else {}
+    for key, changed in change.items():
+        if changed is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = _merged(merged.get(key), changed)
+    return merged
+
+
 def parse_box(value: Any) -> Any:
+    """Return the sides of a part of an image, which are a text, or a list of numbers in JSON."""
     expected = ValueError("expected left,top,right,bottom as fractions of the image's sides, as 0.1,0.2,0.6,0.9")
-    if not isinstance(value, str):
+    sides = value.split(",") if isinstance(value, str) else value
+    if not isinstance(sides, list) or len(sides) != 4 or any(isinstance(side, bool | list | dict) for side in sides):
         raise expected
     try:
-        left, top, right, bottom = map(float, value.split(","))
-    except ValueError:
+        left, top, right, bottom = map(float, sides)
+    except (TypeError, ValueError):
         raise expected from None
     if not (0 <= left < right <= 1 and 0 <= top < bottom <= 1):
         raise expected

@@ -29,6 +29,7 @@ from serving.metrics import FOLDER, configure_logging
 from serving.settings import (
     COLLECTIONS,
     DEVICE,
+    EMBED,
     GALLERY,
     HOSTS,
     PRECISION,
@@ -51,31 +52,34 @@ def serve(
     flags: Mapping[str, str],
     device: str | None = None,
     precision: str | None = None,
+    embed: str | None = None,
 ) -> None:
-    """Serve galleries until SIGINT or SIGTERM, and finish the open requests. Print the address once it answers.
+    """Serve galleries, or a model, until SIGINT or SIGTERM, and finish the open requests. Print the address.
 
     Args:
-        addresses: The galleries.
+        addresses: The galleries; none with `embed`.
         host: The address to listen on; one that other machines reach needs read keys.
         port: The port; 0 takes a free one.
         flags: The values of flags, by the names of their settings.
         device: The device of the models.
         precision: The ONNX variant that embeds.
+        embed: The name or folder of the model to serve without a gallery.
 
     Raises:
         UsageError: If the address or a setting is wrong, or a gallery cannot have several workers.
         GalleryError: If a gallery cannot be served.
     """
-    for name in (GALLERY, COLLECTIONS):
+    for name in (GALLERY, COLLECTIONS, EMBED):
         os.environ.pop(name, None)
-    os.environ |= gallery_variables(addresses)
+    os.environ |= {EMBED: embed} if embed else gallery_variables(addresses)
     os.environ |= {name: value for name, value in ((DEVICE, device), (PRECISION, precision)) if value}
     settings = Settings.load(flags)  # its message about a wrong value names the flag
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _leave)
     for address in addresses:
         check_workers(address.gallery, settings.workers)
-    has_keys = all(Keys.load(settings, address.name).read for address in addresses)
+    names = [address.name for address in addresses] or [""]
+    has_keys = all(Keys.load(settings, name).read for name in names)
     if HOSTS not in os.environ:
         os.environ[HOSTS] = ANY_HOST if has_keys else host
         settings = settings.model_copy(update={"hosts": os.environ[HOSTS]})

@@ -6,6 +6,7 @@ that a client understands a newer service; older services do not send the fields
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -38,6 +39,7 @@ from serving.gallery.types import (
     Stats,
 )
 from serving.parameters import (
+    merged_metadata,
     parse_box,
     parse_id_text,
     parse_item_id,
@@ -53,11 +55,15 @@ from serving.parameters import (
 from zoo.data.dataset import DataIdentity
 from zoo.evaluation.calibration import Bin, Calibration
 
+ALL_FIELDS = "*"
+"""Value of `fields` for all metadata."""
 MAX_OFFSET = 10_000
 MAX_QUERY_TEXT = 10_000
 """Largest number of characters of a text to search by; the model may read less of it."""
 MAX_TEXT = 1000
 """Largest number of characters of a label."""
+MAX_FIELDS = 100
+"""Largest number of names in `fields`."""
 MAX_LIMIT = 200
 """Largest number of items on a page."""
 MAX_COUNTS = 10_000
@@ -96,6 +102,8 @@ Texts = Annotated[list[str], FailFast()]
 """Texts; the first that is wrong is reported, since a report of half a million takes seconds and a gigabyte."""
 Numbers = TypeAliasType("Numbers", Annotated[list[StrictFloat | StrictInt], FailFast()])
 """Numbers, likewise."""
+Fields = Annotated[list[str], FailFast(), Field(max_length=MAX_FIELDS)]
+"""Names of metadata."""
 Rerank = Literal["none", "expansion", "augmentation", "diffusion", "reciprocal"]
 EmbeddingFormat = Literal["json", "base64", "npy"]
 
@@ -155,6 +163,10 @@ class SearchParameters(FilterParameters):
         None,
         description="label, or a key of the metadata: of the items with one value only the nearest is a result; an "
         "image without a value is a result of its own",
+    )
+    fields: Fields = Field(
+        default_factory=list,
+        description="Name of metadata that the results carry; repeat it for several, or * for all",
     )
 
 
@@ -228,18 +240,42 @@ class CountParameters(_Request):
     limit: Whole = Field(1000, ge=1, le=MAX_COUNTS, description="Number of rows")
 
 
+class ChangeParameters(_Request):
+    """Parameters of PATCH, which may also be in its body."""
+
+    replace: Truth = Field(False, description="The metadata replace those of the item, instead of being merged")
+
+
 class ItemChange(_Body):
-    """Change of an item; a field that is not sent stays."""
+    """Change of an item; a field that is not sent stays.
+
+    metadata: merged into those of the item (RFC 7396): null removes a key; with replace they are all that is left.
+    """
 
     label: Text = None
     metadata: Annotated[dict[str, Any], AfterValidator(parse_metadata)] = Field(default_factory=dict)
     key: Key = None
+    replace: Truth = False
 
     @model_validator(mode="after")
     def _check_fields(self) -> Self:
-        if not self.model_fields_set:
+        if not self.model_fields_set - {"replace"}:
             raise ValueError('expected "label" (a text or null), "metadata" (an object) or "key" (a text or null)')
         return self
+
+    def values(self, replace: bool) -> dict[str, Any]:
+        """Return what to change, for `Store.describe`.
+
+        Args:
+            replace: Whether the metadata replace those of the item.
+
+        Raises:
+            RefusedError: From the function that merges metadata, if there would be too many.
+        """
+        values = {name: getattr(self, name) for name in self.model_fields_set - {"replace"}}
+        if "metadata" in values and not (replace or self.replace):
+            values["metadata"] = partial(merged_metadata, self.metadata)
+        return values
 
 
 # Answers
@@ -270,7 +306,7 @@ class SearchHit(Hit):
     above the query's background, the mean similarity of its 21st to 50th result without filters; 1 for the identical
     image, null if the gallery was not calibrated. thumbnail: path at the service. rerank_score: only of re-ranked
     results, which it orders, highest first. also: other items with the same image. group: only of grouped results, the
-    value that no other result has.
+    value that no other result has. metadata: those that the request's fields name.
     """
 
     p_same: float | None = Field(...)
@@ -278,6 +314,7 @@ class SearchHit(Hit):
     rerank_score: float | None = Field(None, exclude_if=lambda score: score is None)
     also: tuple[OtherItem, ...] = ()
     group: Any = Field(None, exclude_if=lambda value: value is None)
+    metadata: dict[str, Any] | None = Field(None, exclude_if=lambda metadata: metadata is None)
 
 
 @dataclass(frozen=True, kw_only=True)

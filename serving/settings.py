@@ -35,9 +35,11 @@ NOT_SETTINGS = {
 }
 """Variables that look like settings, and what to do instead of setting them."""
 HOSTS, READ_KEYS, WRITE_KEYS = "ZOO_SERVE_HOSTS", "ZOO_SERVE_READ_KEYS", "ZOO_SERVE_WRITE_KEYS"
-GALLERY, MODEL, COLLECTIONS = "ZOO_GALLERY", "ZOO_MODEL", "ZOO_COLLECTIONS"
+GALLERY, MODEL, COLLECTIONS, EMBED = "ZOO_GALLERY", "ZOO_MODEL", "ZOO_COLLECTIONS", "ZOO_EMBED"
 DEVICE, PRECISION = "ZOO_DEVICE", "ZOO_PRECISION"
 KEYS = (READ_KEYS, WRITE_KEYS)
+ORIGIN = r"https?://[^\s/?#@]+"
+"""Form of a web page's origin."""
 COLLECTION_NAME = r"[a-z0-9][a-z0-9-]{0,62}"
 
 
@@ -127,11 +129,17 @@ class Settings(BaseSettings):
         description="more host names that the service answers to, separated by commas; `*`: any, which is the default "
         "with read keys",
     )
+    origins: str = Field(
+        default="",
+        description="origins of foreign web pages that may send requests and show thumbnails, separated by commas, as "
+        "`https://shop.example`; `*`: any",
+    )
     gallery: str = _named(GALLERY, "the gallery to serve at the root")
     collections: Annotated[dict[Annotated[str, Field(pattern=f"^{COLLECTION_NAME}$")], _GalleryPlace], NoDecode] = (
         _named(COLLECTIONS, 'several galleries: `{"NAME": {"gallery": "FOLDER", "model": "MODEL, optional"}, ...}`', {})
     )
     model: str = _named(MODEL, "the place of the gallery's model, if it has moved")
+    embed: str = _named(EMBED, "a model to serve without a gallery, by its name or folder")
     device: str = _named(
         DEVICE, "where the models run, and the index if FAISS sees a GPU: cpu (the default), cuda, cuda:N, tensorrt"
     )
@@ -143,6 +151,14 @@ class Settings(BaseSettings):
     @classmethod
     def _read_collections(cls, value: Any) -> Any:
         return json.loads(value) if isinstance(value, str) and value else value or {}
+
+    @field_validator("origins")
+    @classmethod
+    def _check_origins(cls, value: str) -> str:
+        origins = [word.strip().lower().rstrip("/") for word in value.split(",") if word.strip()]
+        if not all(origin == "*" or re.fullmatch(ORIGIN, origin) for origin in origins):
+            raise ValueError(ORIGIN)
+        return ",".join(origins)
 
     @classmethod
     def load(cls, flags: Mapping[str, Any] = MappingProxyType({})) -> Settings:
@@ -165,9 +181,11 @@ class Settings(BaseSettings):
             origin = f"--{name.replace('_', '-')}" if name in flags else variable_of(name)
             message = f"{origin} is {flags.get(name, os.environ.get(origin))!r}; expected {_expected(name)}."
             raise UsageError(message, code="invalid-value") from None
-        if settings.gallery and settings.collections:
+        named = {GALLERY: settings.gallery, COLLECTIONS: settings.collections, EMBED: settings.embed}
+        if len(given := [variable for variable, value in named.items() if value]) > 1:
             raise UsageError(
-                f"{GALLERY} and {COLLECTIONS} are both set; a service has one gallery, or several with names.",
+                f"{' and '.join(given)} are set together; a service has one gallery, several with names, or a model "
+                "without a gallery.",
                 code="conflicting-options",
             )
         own_keys = [variable for name in settings.collections for variable in key_variables(name)]
@@ -182,6 +200,11 @@ class Settings(BaseSettings):
         if self.gallery:
             return [GalleryAddress("", self.gallery, self.model or None)]
         return [GalleryAddress(name, place.gallery, place.model) for name, place in self.collections.items()]
+
+    @property
+    def allowed_origins(self) -> frozenset[str]:
+        """The origins of foreign pages that may send requests; `*` for any."""
+        return frozenset(self.origins.split(",")) - {""}
 
     def share(self) -> Share:
         """Return one worker's part of the limits; the parts of all workers together keep to them."""
@@ -244,6 +267,8 @@ def _reason(variable: str, known: Sequence[str], collections: Sequence[str]) -> 
 def _expected(name: str) -> str:
     """Return the values that a setting can have."""
     field = Settings.model_fields[name]
+    if name == "origins":
+        return "*, or origins as https://shop.example, separated by commas"
     if field.annotation not in (int, float):
         return 'a JSON object such as {"birds": {"gallery": "FOLDER"}}'
     kind = "a whole number" if field.annotation is int else "a number"

@@ -204,7 +204,7 @@ NOT_RUN = {
     "dinov2|clip-|timm/|a1_in1k|siglip|hf download|text/|--text|zoo convert|push ./my-model|margin-r50-cub": "hub",
     "omniglot|softmax-conv4-cifar100|inshop|cub|net.pth|net.onnx": "data",
     "torchrun|revisiting/figure|zoo reproduce|--dataset folder --data DIR$": "hours",
-    "--on ray|milvus": "server",
+    "--on ray|milvus|zoo mcp": "server",
 }
 """Parts of examples -> why they are not run here (REASONS)."""
 

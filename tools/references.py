@@ -20,6 +20,7 @@ from serving.openapi import document
 from serving.settings import (
     COLLECTIONS,
     DEVICE,
+    EMBED,
     GALLERY,
     HOSTS,
     KEYS,
@@ -41,6 +42,7 @@ FLAGS = {
     DEVICE: "`--device`",
     PRECISION: "`--precision`",
     HOSTS: "",
+    EMBED: "`--embed`",
     **dict.fromkeys(KEYS, "`--keys-file F`"),
 }
 """How `zoo serve` takes a setting, if not as a flag of the variable's name."""

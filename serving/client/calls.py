@@ -68,6 +68,7 @@ class SearchKeywords(TypedDict, total=False):
     crop: Box | None
     rerank: schemas.Rerank
     group_by: str | None
+    fields: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -131,17 +132,8 @@ class _Calls:
     ) -> None:
         if timeout <= 0 or retries < 0:
             raise UsageError("timeout must be more than 0 seconds, and retries at least 0.", code="invalid-value")
-        if collection is not None and not re.fullmatch("[a-z0-9-]+", collection):
-            raise UsageError(f"{collection!r} is not a collection's name (a to z, 0 to 9, -).", code="invalid-value")
+        self._place, headers = connection(url, key, collection)
         self._url, self._timeout, self._retries = _checked_url(url), timeout, retries
-        self._place = self._url if collection is None else f"{self._url}/collections/{collection}"
-        headers = {"user-agent": "dml-zoo"}
-        if (key := os.environ.get(KEY) if key is None else key) is not None:
-            if not re.fullmatch(r"[!-~]+", key := key.strip()):
-                raise UsageError(
-                    "the key is empty, or has a character that no key of a service has.", code="invalid-item"
-                )
-            headers["authorization"] = f"Bearer {key}"
         self._http = self._connect(base_url=self._place, headers=headers)
 
     def __repr__(self) -> str:
@@ -174,6 +166,7 @@ class _Calls:
                 "augmentation" (each together with its nearest), "diffusion" (over their neighbours), "reciprocal" (by
                 shared neighbours).
             group_by: "label" or a key of the metadata: of the items with one value only the nearest is a hit.
+            fields: The names of the metadata that the hits carry; "*" for all (default: none).
         """
         if sum(query is not None for query in (image, item, text)) != 1:
             raise UsageError("search needs an image, an item or a text; one of the three.", code="missing-value")
@@ -304,14 +297,25 @@ class _Calls:
         metadata: Metadata | None = None,
         unlabel: bool = False,
         key: str | None = None,
+        replace: bool = False,
     ) -> Steps[schemas.ItemInfo]:
         """Give an item, by its id or its key, another label, metadata or key. Needs a write key.
 
-        unlabel: remove the label. What is not given stays.
+        What is not given stays.
+
+        Args:
+            item: The id or the key of the item.
+            label: The label.
+            metadata: Metadata, which are merged into those of the item; None as a value removes a key.
+            unlabel: Remove the label.
+            key: Your own name of the item.
+            replace: The metadata replace those of the item.
         """
         if (label is not None and unlabel) or (label is None and metadata is None and key is None and not unlabel):
             raise UsageError("describe needs a label or unlabel=True, metadata, or a key.", code="missing-value")
-        change = {} if metadata is None else {"metadata": json.loads(_json_text(metadata, "metadata"))}
+        change: dict[str, Any] = {"replace": True} if replace else {}
+        if metadata is not None:
+            change["metadata"] = json.loads(_json_text(metadata, "metadata"))
         if label is not None or unlabel:
             change["label"] = label
         if key is not None:
@@ -535,6 +539,29 @@ class AsyncClient(_Calls):
             return await self._http.send(request)
         except httpx.HTTPError as error:
             return error
+
+
+def connection(url: str, key: str | None, collection: str | None) -> tuple[str, dict[str, str]]:
+    """Return the address of a collection and the headers of requests to it.
+
+    Args:
+        url: The URL of the service.
+        key: The key (default: the environment variable ZOO_SERVE_KEY).
+        collection: The name of the gallery, if the service has several.
+
+    Raises:
+        GalleryError: If it is not the URL of a service.
+        UsageError: If it cannot be a key or a collection's name.
+    """
+    if collection is not None and not re.fullmatch("[a-z0-9-]+", collection):
+        raise UsageError(f"{collection!r} is not a collection's name (a to z, 0 to 9, -).", code="invalid-value")
+    place = _checked_url(url) if collection is None else f"{_checked_url(url)}/collections/{collection}"
+    headers = {"user-agent": "dml-zoo"}
+    if (key := os.environ.get(KEY) if key is None else key) is not None:
+        if not re.fullmatch(r"[!-~]+", key := key.strip()):
+            raise UsageError("the key is empty, or has a character that no key of a service has.", code="invalid-item")
+        headers["authorization"] = f"Bearer {key}"
+    return place, headers
 
 
 def _checked_url(url: str) -> str:

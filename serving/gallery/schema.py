@@ -197,8 +197,9 @@ def check_version(db: sqlite3.Connection, path: Path) -> None:
     version = db.execute("PRAGMA user_version").fetchone()[0]
     if version != SCHEMA:
         raise GalleryError(
-            f"{path} has schema {version}; this version of dml-zoo reads and writes schema {SCHEMA} only. Index the "
-            "images again: zoo index MODEL DIR --out GALLERY",
+            f"{path} has schema {version}; this version of dml-zoo reads and writes schema {SCHEMA} only, and changes "
+            "nothing. By the version that made it: zoo gallery export GALLERY FOLDER; then by this one, with all keys, "
+            "labels and metadata: zoo gallery import FOLDER NEW. Or index again: zoo index MODEL DIR --out NEW",
             code="other-schema",
         )
     _check_objects(db, path)

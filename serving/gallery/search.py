@@ -5,57 +5,31 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import math
 import threading
-import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
-from PIL import Image
 
 from serving.gallery.calibration import background_of, stored_calibration
+from serving.gallery.encoder import Encoder, Timer, untimed
 from serving.gallery.filters import EVERYTHING, Filter
 from serving.gallery.gallery import VectorGallery
 from serving.gallery.types import DEFAULT_K, Box, Hit, Item, OtherItem, check_key
-from zoo.data.images import DEFAULT_LIMITS, ImageLike, Limits, open_image
-from zoo.data.preprocessing import to_pixels
-from zoo.errors import (
-    ItemNotFoundError,
-    ModelFolderError,
-    ModelNotFoundError,
-    UsageError,
-    VariantNotFoundError,
-    command,
-)
+from zoo.data.images import DEFAULT_LIMITS, ImageLike, Limits
+from zoo.errors import ItemNotFoundError, ModelNotFoundError, UsageError, VariantNotFoundError
 from zoo.evaluation.calibration import DEPTH, Background, Calibration, background
 from zoo.evaluation.rerank.order import CANDIDATES, EXPANSION, NONE, SCORES
 from zoo.evaluation.rerank.scores import NEIGHBOURS, expanded
-from zoo.models.golden import GOLDEN_FILE, read_golden
 from zoo.models.load import Embedder, load
 from zoo.models.registry import reference
-from zoo.models.results import GOLDEN_FLOORS
-from zoo.models.text_tower import read_golden_text
-
-Timer = Callable[[str], AbstractContextManager[None]]
-"""Times a named stage of a search (decode, embed, find)."""
 
 logger = logging.getLogger(__name__)
-MAX_DRAFT = 2**16
 LABEL = "label"
 """What results are grouped by if not by a key of the metadata."""
-
-READY_SECONDS = 1.0
-
-
-def _untimed(stage: str) -> AbstractContextManager[None]:
-    """Time nothing: the default `Timer`."""
-    return nullcontext()
 
 
 @dataclass(frozen=True)
@@ -107,11 +81,11 @@ class SearchResult:
     item: int | None = None
 
 
-class Searcher:
+class Searcher(Encoder):
     """A gallery together with its model. Safe to use from several threads with the ONNX runtime."""
 
     def __init__(
-        self, gallery: VectorGallery, embedder: Embedder, limits: Limits = DEFAULT_LIMITS, timer: Timer = _untimed
+        self, gallery: VectorGallery, embedder: Embedder, limits: Limits = DEFAULT_LIMITS, timer: Timer = untimed
     ) -> None:
         """Bind a gallery, which the searcher closes, to its model, and try a golden image.
 
@@ -120,15 +94,8 @@ class Searcher:
             ModelFolderError: The golden image does not get its embedding.
         """
         gallery.check_model(embedder.card, reference(embedder.folder))
-        self.gallery, self.embedder, self.limits, self._timer = gallery, embedder, limits, timer
-        self._golden_image, self._golden_embedding = self._golden()
-        self._ready_lock, self._last_check = threading.Lock(), (-math.inf, False)
-        if not self.is_ready():
-            raise ModelFolderError(
-                f"{embedder.card.name} does not give its golden image the expected embedding. Check the model: "
-                f"{command('verify', embedder.folder)}",
-                code="golden-mismatch",
-            )
+        self.gallery = gallery
+        super().__init__(embedder, limits, timer)
 
     @classmethod
     def open(
@@ -137,7 +104,7 @@ class Searcher:
         model: str | None = None,
         limits: Limits = DEFAULT_LIMITS,
         models: Models | None = None,
-        timer: Timer = _untimed,
+        timer: Timer = untimed,
     ) -> Searcher:
         """Open a gallery and load its model, which is `model` if it has moved.
 
@@ -250,61 +217,8 @@ class Searcher:
         item = self.gallery.store.item_of_content(hashlib.sha256(data).hexdigest())
         return item.id if item else None
 
-    def embed(self, image: ImageLike, crop: Box | None = None, limits: Limits | None = None) -> np.ndarray:
-        """Return the unit embedding, float32 [1, dim], of an image or of the part in `crop`.
-
-        `limits` replaces the bounds of query images. Raises `ImageError`.
-        """
-        limits = limits or self.limits
-        with self._timer("decode"):
-            pixels = to_pixels(self._cropped(image, crop, limits), self.embedder.preprocessing, limits)
-        with self._timer("embed"):
-            return self.embedder.embed_pixels(pixels[None])
-
-    def embed_text(self, text: str) -> tuple[np.ndarray, bool]:
-        """Return the unit embedding, float32 [1, dim], of a text, and whether the text was truncated.
-
-        Raises:
-            NoTextTowerError: The model embeds images only.
-            TextError: The text is empty.
-        """
-        with self._timer("embed"):
-            tower = self.embedder.text_tower
-            tokens = tower.tokens([text])
-            return tower.embed(tokens), tokens.truncated[0]
-
-    def check_texts(self) -> None:
-        """Load the model's text tower, if it has one, and try its first golden text.
-
-        Raises:
-            ModelFolderError: The golden text does not get its embedding.
-        """
-        if self.embedder.card.text is None:
-            return
-        texts, expected = read_golden_text(self.embedder.folder)
-        if float(self.embed_text(texts[0])[0][0] @ expected[0]) < GOLDEN_FLOORS["int8"]:
-            raise ModelFolderError(
-                f"{self.embedder.card.name} does not give its golden text the expected embedding. Check the model: "
-                f"{command('verify', self.embedder.folder)}"
-            )
-
-    def is_ready(self) -> bool:
-        """Return whether a golden image is decoded, embedded to its vector and searched.
-
-        Probes ask without a key and as often as they like, so the result holds for a second.
-        """
-        with self._ready_lock:
-            checked, ready = self._last_check
-            if time.monotonic() - checked > READY_SECONDS:
-                ready = False
-                try:
-                    embedding = self.embed(self._golden_image, limits=DEFAULT_LIMITS)
-                    self.gallery.search(embedding, 1)
-                    cosine = float(embedding[0] @ self._golden_embedding)
-                    ready = cosine >= GOLDEN_FLOORS[self.embedder.precision]
-                finally:
-                    self._last_check = time.monotonic(), ready
-        return ready
+    def _use(self, embedding: np.ndarray) -> None:
+        self.gallery.search(embedding, 1)
 
     def _embed_query(self, query: SearchQuery, crop: Box | None) -> tuple[np.ndarray, bool]:
         """Return the unit embedding of a query, float32 [1, dim], and whether its text was truncated."""
@@ -350,24 +264,6 @@ class Searcher:
         order = np.argsort(-scores, kind="stable")
         return [*(replace(candidates[i], rerank_score=float(scores[i])) for i in order), *hits[CANDIDATES:]]
 
-    def _cropped(self, image: ImageLike, crop: Box | None, limits: Limits) -> ImageLike:
-        if crop is None:
-            return image
-        left, top, right, bottom = crop
-        # The part must keep as many pixels as the network wants of a whole image.
-        draft = math.ceil(self.embedder.preprocessing.resize / min(right - left, bottom - top))
-        picture = open_image(image, limits, min(draft, MAX_DRAFT))
-        x, y = np.array([left, right]) * picture.width, np.array([top, bottom]) * picture.height
-        return picture.crop((int(x[0]), int(y[0]), max(int(x[0]) + 1, round(x[1])), max(int(y[0]) + 1, round(y[1]))))
-
-    def _golden(self) -> tuple[bytes, np.ndarray]:
-        """Return an image file and its expected embedding, float32 [dim]; without a golden file, today's."""
-        if (self.embedder.folder / GOLDEN_FILE).is_file():
-            images, embeddings = read_golden(self.embedder.folder)
-            return _png(images[0]), embeddings[0]
-        noise = _png(np.random.default_rng(0).integers(0, 256, (64, 64), dtype=np.uint8))
-        return noise, self.embed(noise, limits=DEFAULT_LIMITS)[0]
-
 
 class Models:
     """Loaded models by fingerprint, each loaded once and released with its last searcher. Safe to use from threads."""
@@ -404,11 +300,12 @@ class Models:
         with self._lock:
             embedder = self._loaded.get(fingerprint)
             if embedder is None:
-                embedder = self._load(ref)
+                embedder = self.open(ref)
                 self._loaded[embedder.card.fingerprint] = embedder
             return embedder
 
-    def _load(self, ref: str) -> Embedder:
+    def open(self, ref: str) -> Embedder:
+        """Load a model, by its name or folder."""
         try:
             return load(ref, self._runtime, self._precision, self._device)
         except VariantNotFoundError as error:
@@ -437,9 +334,3 @@ def _calibrated(hits: Sequence[Hit], calibration: Calibration, base: Background,
         replace(hit, p_same=1.0 if copy is not None and hit.shows(copy) else chance)
         for hit, chance in zip(hits, chances, strict=True)
     ]
-
-
-def _png(image: np.ndarray) -> bytes:
-    out = BytesIO()
-    Image.fromarray(image).save(out, "PNG")
-    return out.getvalue()

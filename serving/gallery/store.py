@@ -37,6 +37,7 @@ from serving.gallery.types import (
     Item,
     ItemPlace,
     ItemUpdate,
+    MetadataChange,
     NewItem,
     PutResult,
     Stats,
@@ -188,12 +189,13 @@ class Store:
         self,
         item_id: int,
         label: str | Unchanged | None = UNCHANGED,
-        metadata: Mapping[str, Any] | Unchanged = UNCHANGED,
+        metadata: Mapping[str, Any] | MetadataChange | Unchanged = UNCHANGED,
         key: str | Unchanged | None = UNCHANGED,
     ) -> int:
         """Give an item another label, other metadata, or another key; return the number of this change.
 
-        Only the given values are written, so that concurrent changes of the others are kept.
+        Only the given values are written, so that concurrent changes of the others are kept. metadata may be a function
+        that returns them from those that the item has.
 
         Raises:
             ItemNotFoundError: If there is no such item.
@@ -202,10 +204,13 @@ class Store:
         """
         if isinstance(key, str):
             check_key(key)
-        values = {"label": label, "metadata": metadata if isinstance(metadata, Unchanged) else metadata_json(metadata)}
-        values = {column: value for column, value in values.items() if value is not UNCHANGED}
-        columns = ", ".join(f"{column} = ?" for column in values) or "id = id"
         with self._numbered_change() as change:
+            if callable(metadata):
+                metadata = metadata(self.item(item_id).metadata)
+            text = metadata if isinstance(metadata, Unchanged) else metadata_json(metadata)
+            values = {"label": label, "metadata": text}
+            values = {column: value for column, value in values.items() if value is not UNCHANGED}
+            columns = ", ".join(f"{column} = ?" for column in values) or "id = id"
             sql = f"UPDATE items SET {columns} WHERE id = ?"
             if not self.database.db.execute(sql, (*values.values(), min(item_id, MAX_ID))).rowcount:
                 raise no_item(item_id)

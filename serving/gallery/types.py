@@ -95,6 +95,9 @@ class Unchanged(Enum):
 UNCHANGED: Final = Unchanged.UNCHANGED
 """Value for a field that keeps its value, where None would clear it."""
 
+MetadataChange = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+"""Function from the metadata that an item has to those that it gets."""
+
 
 @dataclass(frozen=True)
 class Thumbnail:

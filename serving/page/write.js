@@ -133,24 +133,72 @@ $("add-form").addEventListener("submit", async (event) => {
   tell("changed");
 });
 
-// Changing labels and deleting items.
+// Changing labels and metadata, and deleting items.
 
 async function edit(item) {
-  $("edit-title").textContent = `Label of item ${item.id}, ${item.source}`;
-  $("edit-label").value = item.label || "";
-  const saved = (await answer($("edit"))) === "save";
-  const label = $("edit-label").value.trim();
-  if (!saved || label === (item.label || "")) return;
   try {
-    const { label: kept } = await ask(`/items/${item.id}`, json("PATCH", { label: label || null }, { write: true }));
-    redraw({ ...item, label: kept })?.querySelector(".edit").focus();
-    complain("");
-    $("note").textContent = kept ? `Item ${item.id} now has the label ${kept}` : `Item ${item.id} now has no label`;
-    tell("changed");
+    await change(item);
   } catch (error) {
     complain(error.message);
   }
 }
+
+/** Ask for another label and other metadata, and send what differs: changes of others meanwhile stay. */
+async function change(item) {
+  const { label, metadata } = await ask(`/items/${item.id}`);
+  $("edit-title").textContent = `Label of item ${item.id}, ${item.source}`;
+  $("edit-label").value = label || "";
+  $("edit-metadata").value = JSON.stringify(metadata, null, 1);
+  checkMetadata();
+  if ((await answer($("edit"))) !== "save") return;
+  const given = $("edit-label").value.trim();
+  const changes = {
+    ...(given !== (label || "") && { label: given || null }),
+    ...differing(metadata, objectIn($("edit-metadata").value)),
+  };
+  if (!Object.keys(changes).length) return;
+  const kept = await ask(`/items/${item.id}`, json("PATCH", changes, { write: true }));
+  redraw({ ...item, label: kept.label, metadata: kept.metadata })?.querySelector(".edit").focus();
+  complain("");
+  const named = kept.label ? `Item ${item.id} now has the label ${kept.label}` : `Item ${item.id} now has no label`;
+  $("note").textContent = "label" in changes ? named : `Item ${item.id} now has other metadata`;
+  tell("changed");
+}
+
+/** Return the JSON object of a text, {} of an empty one; null if it is something else. */
+function objectIn(text) {
+  try {
+    const value = JSON.parse(text.trim() || "{}");
+    return isObject(value) ? value : null;
+  } catch {
+    return null;
+  }
+}
+
+const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
+
+/** Return {metadata: what to merge (RFC 7396)} to get from one object to another; {} if they are equal. */
+function differing(before, after) {
+  const merge = patch(before, after);
+  return Object.keys(merge).length ? { metadata: merge } : {};
+}
+
+function patch(before, after) {
+  const merge = {};
+  for (const [key, value] of Object.entries(after)) {
+    const old = Object.hasOwn(before, key) ? before[key] : undefined;
+    if (JSON.stringify(value) !== JSON.stringify(old)) merge[key] = isObject(value) && isObject(old) ? patch(old, value) : value;
+  }
+  for (const key of Object.keys(before)) if (!Object.hasOwn(after, key)) merge[key] = null;
+  return merge;
+}
+
+function checkMetadata() {
+  const problem = objectIn($("edit-metadata").value) ? "" : 'Metadata are a JSON object, as {"year": 1908}';
+  $("edit-metadata").setCustomValidity(problem);
+}
+
+$("edit-metadata").addEventListener("input", checkMetadata);
 
 async function remove(item) {
   const name = item.label || item.source;

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 
 from serving.dependencies import CollectionDep, CpuQueueDep, SettingsDep
 from serving.errors import RefusedError, error_json, invalid
-from serving.forms import UploadedImage
+from serving.forms import MAX_VALUES, UploadedImage, image_of_text
 from serving.gallery import NewItem
 from serving.gallery.search import Searcher
 from serving.gallery.types import PutResult, name_as_source, unit_vector, vector_item
@@ -43,8 +43,6 @@ router = APIRouter(strict_content_type=False)
 NDJSON = ("application/x-ndjson", "application/ndjson", "application/jsonl", "application/octet-stream")
 PART_BYTES = 2**20
 """Bytes of a body that are read at a time."""
-MAX_VALUES = 400_000
-"""Largest number of JSON values of a line, and of the metadata of a request."""
 SCHEMA = {
     "type": "string",
     "description": "A JSON object per line: key; image (base64 of its file) or vector (numbers, or base64 of float32); "
@@ -207,7 +205,7 @@ class _Reader:
             line = BulkLine.model_validate_json(row)
             key = line.key
             vector = None if line.vector is None else unit_vector(_numbers(line.vector), self.dim)
-            image = None if line.image is None else UploadedImage("", _decoded(line.image, "image", "base64 of a file"))
+            image = None if line.image is None else UploadedImage("", image_of_text(line.image))
             self.lines.append(_Line(number, key, line.label, line.source, line.metadata, image, vector))
         except ValidationError as error:
             self.outcomes[number] = _invalid(number, row, error)
@@ -246,17 +244,13 @@ def _numbers(vector: str | list[float | int]) -> np.ndarray:
     """Return the numbers of a vector. Raises `RefusedError` if it is a text and not base64 of float32."""
     if isinstance(vector, list):
         return np.array([math.inf if abs(number) > sys.float_info.max else number for number in vector], np.float64)
-    data = _decoded(vector, "vector", "numbers, or base64 of float32")
+    try:
+        data = base64.b64decode(vector, validate=True)
+    except ValueError:
+        raise invalid("vector", "numbers, or base64 of float32") from None
     if len(data) % 4:
         raise invalid("vector", "base64 of float32, little-endian")
     return np.frombuffer(data, "<f4")
-
-
-def _decoded(text: str, name: str, expected: str) -> bytes:
-    try:
-        return base64.b64decode(text, validate=True)
-    except ValueError:
-        raise invalid(name, expected) from None
 
 
 async def _embedded(

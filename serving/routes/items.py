@@ -12,11 +12,11 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.convertors import StringConvertor, register_url_convertor
 
-from serving.dependencies import Collection, CollectionDep, CpuQueueDep, ItemIdDep
+from serving.dependencies import Collection, CollectionDep, CpuQueueDep, ItemIdDep, SettingsDep
 from serving.duplicates.lookup import Copy, folder_store
 from serving.duplicates.pictures import Measures, PictureTable
 from serving.errors import RefusedError, error_json, invalid
-from serving.forms import UploadedImage, checked_images, read_images
+from serving.forms import UploadedImage, checked_images, read_request
 from serving.gallery import UNCHANGED, Item, NewItem, VectorGallery
 from serving.gallery.gallery import filter_notes
 from serving.gallery.search import Searcher
@@ -27,6 +27,7 @@ from serving.schemas import (
     MAX_TEXT,
     AddedItems,
     ChangedItem,
+    ChangeParameters,
     CountParameters,
     Differing,
     DuplicateItem,
@@ -110,7 +111,7 @@ async def item(collection: CollectionDep, item_id: ItemIdDep) -> ItemInfo:
         304: {"description": "The picture is the one of the given If-None-Match"},
     },
 )
-async def thumbnail(request: Request, collection: CollectionDep, item_id: ItemIdDep) -> Response:
+async def thumbnail(request: Request, collection: CollectionDep, item_id: ItemIdDep, settings: SettingsDep) -> Response:
     found = await collection.call(lambda searcher: searcher.gallery.store.item(item_id))
     # A browser asks each time, because another gallery may be served at this address later.
     headers = {
@@ -118,6 +119,8 @@ async def thumbnail(request: Request, collection: CollectionDep, item_id: ItemId
         "Cache-Control": "private, no-cache",
         "Content-Security-Policy": "sandbox; default-src 'none'",
     }
+    if settings.allowed_origins:  # `serving.auth` refuses the pictures of other pages
+        headers["Cross-Origin-Resource-Policy"] = "cross-origin"
     if request.headers.get("if-none-match") == headers["ETag"]:
         return Response(status_code=304, headers=headers)
     try:
@@ -195,7 +198,7 @@ async def add(request: Request, collection: CollectionDep, cpu_queue: CpuQueueDe
     (409). Several keys may have one image: each is an item.
     """
     with stage("read"):
-        described, files = await read_images(request, NewItemParameters)
+        described, files = await read_request(request, NewItemParameters)
     images = checked_images(files)
     if described.key is not None and len(images) > 1:
         raise invalid("key", "given for one image, and not for several")
@@ -228,12 +231,18 @@ async def add(request: Request, collection: CollectionDep, cpu_queue: CpuQueueDe
 @router.patch(
     "/items/{id:item}", summary="Change an item's label, metadata or key", responses=WRITING | refusals(404, 409)
 )
-async def change(collection: CollectionDep, item_id: ItemIdDep, values: ItemChange) -> ChangedItem:
-    """Change what the body names; needs a write key. gallery_change is the number of this change, as in GET /stats."""
-    fields = {name: getattr(values, name) for name in values.model_fields_set}
+async def change(
+    collection: CollectionDep, item_id: ItemIdDep, values: ItemChange, parameters: Annotated[ChangeParameters, Query()]
+) -> ChangedItem:
+    """Change what the body names; needs a write key. gallery_change is the number of this change, as in GET /stats.
+
+    The metadata are merged into those of the item, and null removes a key (RFC 7396); with replace they are all that is
+    left.
+    """
+    changed = values.values(parameters.replace)
 
     def describe(searcher: Searcher) -> ChangedItem:
-        number = searcher.gallery.store.describe(item_id, **fields)
+        number = searcher.gallery.store.describe(item_id, **changed)
         return ChangedItem(**vars(item_info(searcher.gallery.store.item(item_id), collection)), gallery_change=number)
 
     return await collection.call(describe)

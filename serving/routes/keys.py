@@ -5,20 +5,20 @@ The routes come before those of `serving.routes.items`, because a key may be any
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse
 from pydantic import TypeAdapter
 
 from serving.dependencies import CollectionDep, CpuQueueDep, ItemKeyDep
 from serving.errors import RefusedError
-from serving.forms import checked_images, read_images
+from serving.forms import checked_images, read_request
 from serving.gallery.search import Searcher
 from serving.metrics import stage
 from serving.openapi import IMAGES, READING, WRITING, form_operation, refusals
 from serving.routes.items import item_info, new_item, stored_item
-from serving.schemas import ChangedItem, ItemChange, ItemDescription, ItemInfo, PutItem, Removed
+from serving.schemas import ChangedItem, ChangeParameters, ItemChange, ItemDescription, ItemInfo, PutItem, Removed
 
 router = APIRouter(strict_content_type=False)
 PATH = "/items/by-key/{key:path}"
@@ -45,7 +45,7 @@ async def put_item(request: Request, collection: CollectionDep, cpu_queue: CpuQu
     A label or metadata that are not sent are removed; PATCH keeps them.
     """
     with stage("read"):
-        described, files = await read_images(request, ItemDescription)
+        described, files = await read_request(request, ItemDescription)
     images = checked_images(files)
     if len(images) > 1:
         raise RefusedError(400, "too_many_images", "A key names one image, and the request holds several.")
@@ -66,13 +66,19 @@ async def put_item(request: Request, collection: CollectionDep, cpu_queue: CpuQu
 @router.patch(
     PATH, summary="Change the label, metadata or key of the item with a key", responses=WRITING | refusals(404, 409)
 )
-async def change_keyed(collection: CollectionDep, key: ItemKeyDep, values: ItemChange) -> ChangedItem:
-    """Change what the body names; needs a write key. gallery_change is the number of this change, as in GET /stats."""
-    fields = {name: getattr(values, name) for name in values.model_fields_set}
+async def change_keyed(
+    collection: CollectionDep, key: ItemKeyDep, values: ItemChange, parameters: Annotated[ChangeParameters, Query()]
+) -> ChangedItem:
+    """Change what the body names; needs a write key. gallery_change is the number of this change, as in GET /stats.
+
+    The metadata are merged into those of the item, and null removes a key (RFC 7396); with replace they are all that is
+    left.
+    """
+    changed = values.values(parameters.replace)
 
     def describe(searcher: Searcher) -> ChangedItem:
         gallery = searcher.gallery
-        item, number = gallery.describe_key(key, **fields)
+        item, number = gallery.describe_key(key, **changed)
         return ChangedItem(**vars(item_info(item, collection)), gallery_change=number)
 
     return await collection.call(describe)

@@ -1,31 +1,27 @@
-"""POST /search and POST /embed."""
+"""POST /search."""
 
 from __future__ import annotations
 
-import base64
-from dataclasses import fields
-from io import BytesIO
+import dataclasses
+from collections.abc import Sequence
 from time import perf_counter
 from typing import Any, NamedTuple
 
-import numpy as np
 from anyio import to_thread
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Request
 
 from serving.dependencies import Collection, CollectionDep, CpuQueueDep, SettingsDep
 from serving.errors import RefusedError, error_json, invalid
-from serving.forms import UploadedImage, checked_images, read_images, read_query
+from serving.forms import UploadedImage, checked_images, read_request
 from serving.gallery.gallery import filter_notes, group_notes
-from serving.gallery.search import Searcher, SearchOptions, SearchQuery
-from serving.gallery.types import DEFAULT_K
+from serving.gallery.search import Searcher, SearchOptions, SearchQuery, SearchResult
+from serving.gallery.types import DEFAULT_K, Hit
 from serving.metrics import stage
 from serving.openapi import IMAGES, form_operation, refusals
 from serving.parameters import parse_item_id
 from serving.schemas import (
+    ALL_FIELDS,
     MAX_QUERY_TEXT,
-    EmbeddingFormat,
-    EmbeddingsAnswer,
-    EmbedParameters,
     ErrorDetail,
     QueryInfo,
     SearchAnswer,
@@ -51,18 +47,22 @@ ORDER = {
 
 
 class Search(NamedTuple):
-    """The options and queries of a request, and the description of each query in the answer."""
+    """The options and queries of a request, the description of each query in the answer, and the keys of the metadata
+    that results carry.
+    """
 
     options: SearchOptions
     queries: list[tuple[SearchQuery, QueryInfo]]
+    fields: Sequence[str]
 
 
 async def _read_search(request: Request, settings: Settings) -> Search:
     with stage("read"):
-        parameters, images = await read_query(request, SearchParameters)
+        parameters, images = await read_request(request, SearchParameters)
         k = _k(parameters, settings.max_k)
-        chosen = {option.name: getattr(parameters, option.name) for option in fields(SearchOptions)}
-        return Search(SearchOptions(**chosen | {"k": k}), _queries(parameters, images, settings))
+        chosen = {option.name: getattr(parameters, option.name) for option in dataclasses.fields(SearchOptions)}
+        options = SearchOptions(**chosen | {"k": k})
+        return Search(options, _queries(parameters, images, settings), parameters.fields)
 
 
 def _k(parameters: SearchParameters, max_k: int) -> int:
@@ -112,14 +112,15 @@ def _queries(
     "/search",
     summary="The items nearest to an image, to an item of the gallery, or to a text",
     response_model_exclude_unset=True,
-    openapi_extra=form_operation(SearchParameters, without_image=True),
+    openapi_extra=form_operation(SearchParameters),
     responses=IMAGES | refusals(404),
 )
 async def search(
     request: Request, collection: CollectionDep, settings: SettingsDep, cpu_queue: CpuQueueDep
 ) -> SearchAnswer | SearchAnswers:
     """Search by an image, as the multipart field image or as the raw body, or by the id or the key of an item, which is
-    left out of its own results. The parameters may also be a form or JSON. Similarity is the cosine, -1 to 1.
+    left out of its own results. The parameters may also be a form or JSON, with the image as base64. Similarity is the
+    cosine, -1 to 1. fields names the metadata that the results carry.
 
     The answer to several images or texts is {searches: [...]}, one result or error for each, in order. Texts can be
     searched by where GET /model shows text; p_same is null then, and truncated tells whether the end was left out.
@@ -139,7 +140,7 @@ async def search(
     for number, (query, info) in enumerate(search.queries):
         # Query by query, so that other requests are served in between.
         run = cpu_queue.run_aside if number else cpu_queue.run
-        parts.append(await run(_part, collection, search.options, query, info, several))
+        parts.append(await run(_part, collection, search, query, info, several))
     chosen = search.options.selection
     any_results = any(part.results for part in parts)
     hints = await to_thread.run_sync(filter_notes, collection.gallery, chosen, any_results) if chosen else []
@@ -162,12 +163,15 @@ def _check_text_tower(searcher: Searcher) -> None:
         raise NoTextTowerError(no_text_tower(card.name))
 
 
-def _part(
-    collection: Collection, options: SearchOptions, query: SearchQuery, info: QueryInfo, several: bool
-) -> SearchPart:
+def _part(collection: Collection, search: Search, query: SearchQuery, info: QueryInfo, several: bool) -> SearchPart:
     """Return the answer to a query; to one of several, the answer may be the error of its image or text."""
+
+    def find(searcher: Searcher) -> tuple[SearchResult, dict[int, dict[str, Any]]]:
+        result = searcher.find(query, search.options)
+        return result, _metadata(searcher, result.hits, search.fields)
+
     try:
-        result = collection.current.run(lambda searcher: searcher.find(query, options))
+        result, metadata = collection.current.run(find)
     except (ImageError, TextError) as error:
         if not several:
             raise
@@ -176,69 +180,20 @@ def _part(
         info = QueryInfo(id=None, text=query.text, truncated=result.truncated)
     if query.key is not None:
         info = QueryInfo(id=result.item, key=query.key)
-    hits = [SearchHit(**vars(hit), thumbnail=collection.thumbnail_path(hit.id)) for hit in result.hits]
+    hits = [
+        SearchHit(**vars(hit), thumbnail=collection.thumbnail_path(hit.id), metadata=metadata.get(hit.id))
+        for hit in result.hits
+    ]
     return SearchPart(query=info, results=hits)
 
 
-NPY = {
-    "description": "The embeddings",
-    "headers": {
-        "X-Model": {"description": "npy: the model's name", "schema": {"type": "string"}},
-        "X-Model-Fingerprint": {"description": "npy: its fingerprint, as in JSON", "schema": {"type": "string"}},
-    },
-    "content": {"application/x-npy": {"schema": {"type": "string", "format": "binary"}}},
-}
-
-
-@router.post(
-    "/embed",
-    summary="The embeddings of images",
-    response_model=EmbeddingsAnswer,
-    openapi_extra=form_operation(EmbedParameters),
-    responses=IMAGES | {200: NPY},
-)
-async def embed(request: Request, collection: CollectionDep, cpu_queue: CpuQueueDep) -> Any:
-    """Return unit vectors in the order of the images.
-
-    base64: of float32, little-endian; npy: one NumPy array as the body, with its model in the headers X-Model and
-    X-Model-Fingerprint.
-    """
-    with stage("read"):
-        parameters, files = await read_images(request, EmbedParameters)
-    images = checked_images(files)
-
-    def embed_first(searcher: Searcher) -> tuple[Searcher, np.ndarray]:
-        searcher.gallery.store.check_current()
-        return searcher, searcher.embed(images[0].data, parameters.crop)
-
-    rows: list[np.ndarray] = []
-    try:
-        # All images of a request are embedded by one model, even if the gallery gets another one meanwhile.
-        searcher, row = await cpu_queue.run(collection.current.run, embed_first)
-        rows.append(row)
-        for image in images[1:]:
-            row = await cpu_queue.run_aside(searcher.embed, image.data, parameters.crop)
-            rows.append(row)
-    except ImageError as error:
-        raise _with_number(error, len(rows), images[len(rows)]) from None
-    return _embeddings(np.concatenate(rows), parameters.format, searcher)
-
-
-def _with_number(error: ImageError, number: int, image: UploadedImage) -> RefusedError:
-    refusal = error_json(error)["error"]
-    name = f" ({image.name[:80]})" if image.name else ""
-    return RefusedError(422, refusal["code"], f"Of image {number + 1}{name}: {refusal['message']}")
-
-
-def _embeddings(rows: np.ndarray, form: EmbeddingFormat, searcher: Searcher) -> Response | EmbeddingsAnswer:
-    rows, card = rows.astype("<f4"), searcher.embedder.card
-    if form == "npy":
-        out = BytesIO()
-        np.save(out, rows, allow_pickle=False)
-        headers = {"X-Model": card.name, "X-Model-Fingerprint": card.fingerprint}
-        return Response(out.getvalue(), media_type="application/x-npy", headers=headers)
-    if form == "base64":
-        values: Any = [base64.b64encode(row.tobytes()).decode() for row in rows]
-    else:  # nine digits identify a float32
-        values = [[float(f"{value:.9g}") for value in row] for row in rows.tolist()]
-    return EmbeddingsAnswer(model=card.name, fingerprint=card.fingerprint, dim=card.dim, embeddings=values)
+def _metadata(searcher: Searcher, hits: Sequence[Hit], keys: Sequence[str]) -> dict[int, dict[str, Any]]:
+    """Return the metadata under some keys, of each hit by its id; nothing without keys."""
+    if not keys:
+        return {}
+    items = searcher.gallery.store.items_by_id([hit.id for hit in hits])
+    chosen = set(keys)
+    return {
+        number: {key: value for key, value in item.metadata.items() if ALL_FIELDS in chosen or key in chosen}
+        for number, item in items.items()
+    }

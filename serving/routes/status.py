@@ -8,7 +8,7 @@ from typing import Any
 from anyio import to_thread
 from fastapi import APIRouter, Request, Response
 
-from serving.dependencies import Collection, CollectionDep, Collections, CollectionsDep, SettingsDep
+from serving.dependencies import Collection, CollectionDep, Collections, CollectionsDep, Endpoint, SettingsDep
 from serving.errors import RefusedError
 from serving.gallery.calibration import calibration_json
 from serving.gallery.search import Searcher
@@ -30,6 +30,8 @@ from zoo.errors import ZooError
 from zoo.paths import thread_count
 
 router = APIRouter()
+service = APIRouter()
+"""Routes of every service, also of one without a gallery."""
 probes = APIRouter()
 """Routes that take any query parameter, which platforms may add."""
 
@@ -86,11 +88,12 @@ async def collections(request: Request, collections: CollectionsDep) -> Collecti
     readable = collections.readable(key)
     if not readable:
         raise unauthorised(key, "read")
-    rows = await to_thread.run_sync(lambda: [collection.info() for collection in readable])
+    shown = [collection for collection in collections.galleries if collection in readable]
+    rows = await to_thread.run_sync(lambda: [collection.info() for collection in shown])
     return CollectionList(collections=rows)
 
 
-@router.get(
+@service.get(
     "/metrics",
     summary="Metrics in Prometheus's text format",
     response_class=Response,
@@ -106,7 +109,7 @@ async def metrics(request: Request, collections: CollectionsDep) -> Response:
 
 
 def _exposition(collections: Collections) -> tuple[bytes, str]:
-    for collection in collections.all:
+    for collection in collections.galleries:
         _measure(collection)
     return exposition()
 
@@ -136,9 +139,9 @@ async def readyz(request: Request, collections: CollectionsDep) -> Ready:
     """Check one collection, or at the root all of them. It is not ready while the service stops."""
     if request.app.state.draining:
         raise RefusedError(503, "stopping", "The service is stopping.")
-    collection: Collection | None = getattr(request.state, "collection", None)
+    endpoint: Endpoint | None = getattr(request.state, "collection", None)
     cpu_queue: Any = request.app.state.cpu_queue
-    check = collections.is_ready if collection is None else collection.is_ready
+    check = collections.is_ready if endpoint is None else endpoint.is_ready
     if not await cpu_queue.run_aside(check):
         raise RefusedError(503, "not_ready", "A golden image does not have the embedding that it should have.")
     return Ready(ready=True)

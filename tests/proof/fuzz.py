@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import time
 from collections import Counter
 from typing import Any
@@ -29,7 +30,7 @@ def check_refused(answer: httpx.Response, asked: str = "") -> str:
 
 def check_reason(body: dict[str, Any]) -> str:
     error = body["error"]
-    assert error.keys() == {"code", "message"}
+    assert error.keys() in ({"code", "message"}, {"code", "message", "type", "param"})
     assert error["code"] != "internal_error"
     assert error["message"]
     assert "Traceback" not in error["message"]
@@ -54,7 +55,8 @@ class Attack:
             self.counts[check_reason(one) if "error" in one else "searched"] += 1
         self.counts["images"] += len(images)
         self.counts["requests"] += 1
-        (self._alone, self._add, self._embed, self._crop)[self.counts["requests"] % 4](images)
+        ways = (self._alone, self._add, self._embed, self._crop, self._as_json, self._openai)
+        ways[self.counts["requests"] % len(ways)](images)
 
     def _search(self, images: list[bytes]) -> dict[str, Any]:
         answer = self.client.post("/search?k=5", files=[("image", ("a", image)) for image in images])
@@ -80,6 +82,24 @@ class Attack:
     def _crop(self, images: tuple[bytes, ...]) -> None:
         for image in images:
             self._settle(self.client.post("/search?crop=0.5,0,0.500001,1", content=image))
+
+    def _as_json(self, images: tuple[bytes, ...]) -> None:
+        encoded = [base64.b64encode(image).decode() for image in images]
+        found = self.client.post("/search", json={"image": [*encoded, base64.b64encode(self.good).decode()], "k": 5})
+        assert found.status_code == 200, (found.status_code, found.text[:300])
+        assert found.json()["searches"][-1]["results"] == self.wanted
+
+    def _openai(self, images: tuple[bytes, ...]) -> None:
+        """Embed each image alone, and all with a good one among them: a bad image is named."""
+        parts = [f"data:image/png;base64,{base64.b64encode(image).decode()}" for image in (self.good, *images)]
+        bad = []
+        for number, part in enumerate(parts):
+            answer = self.client.post("/v1/embeddings", json={"input": part})
+            if answer.status_code != 200:
+                check_refused(answer)
+                bad.append(f"input[{number}]")
+        answer = self.client.post("/v1/embeddings", json={"input": parts})
+        assert (answer.json()["error"]["param"] if bad else None) == (bad[0] if bad else None)
 
     def _settle(self, answer: httpx.Response) -> None:
         if answer.status_code != 200:

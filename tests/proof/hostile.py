@@ -45,6 +45,26 @@ METADATA = (
     '"a"',
     json.dumps({"a": "x" * 17_000}),
 )
+PICTURES = (
+    "http://169.254.169.254/latest/meta-data", "https://localhost/x.png", "file:///etc/passwd", "ftp://a/b.png",
+    "data:image/png;base64,", "data:;base64,!!!!", "data:text/html,<script>", "data:" + "," * 300, "QUJD", "A" * 999,
+    "=" * 8, "\U0001f600", "/etc/passwd", "..", "\0", "data:image/png;base64," + "A" * 400_000,
+)  # fmt: skip
+"""What is no picture, as JSON holds one."""
+JSONS = (
+    "", "null", "[]", '"a"', "{", "[" * 50_000, '{"a":' * 5000 + "1" + "}" * 5000, '{"input": ' + "[" * 5000,
+    '{"input": [' + "1," * 300_000 + "1]}", '{"input": [' + "{}," * 300_000 + "{}]}", f'{{"input": "{HALF}"}}',
+    f'{{"image": "{HALF}"}}', '{"input": "a", "input": 1}', '{"image": ' + "9" * 5000 + "}", '{"input": 1e999}',
+    '{"image": [' + '"",' * 5000 + '""]}', '{"input": [' + '"",' * 5000 + '""]}', '{"messages": [{}]}',
+    '{"messages": [{"role": "user", "content": [{"type": "audio"}]}]}', '{"input": {"type": {"a": 1}}}',
+    '{"input": {"type": ["text"], "text": "a"}}', '{"input": {"image": {"image": {"image": 1}}}}',
+    '{"input": [{"type": "image_url", "image_url": {"url": 1}}]}', '{"input": "a", "dimensions": 1e3}',
+    '{"input": "a", "dimensions": 99999999999999999999}', '{"input": "a", "model": {}}', '{"input": "a", "model": "' +
+    "x" * 70_000 + '"}', "\ufeff{}",
+)  # fmt: skip
+"""Bodies of POST /v1/embeddings, /search and /embed."""
+PICTURE_MEMBERS = (("/search", "image"), ("/embed", "image"), ("/v1/embeddings", "input"), ("/items", "image"))
+READERS = ("/v1/embeddings", "/search", "/embed")
 PATHS = (
     "/page/%2e%2e%2fapp.py", "/page//etc/passwd", "/page/..%5capp.py", "/page/%00", "/page/" + "a" * 5000, "/%00",
     "/x%0ay", "/collections/%00/search", "/collections/..%2fitems", "/docs/../app", "/items?limit=%d9%a3",
@@ -73,6 +93,13 @@ def refused(service: Service) -> int:
             ),
             *(client.post("/items", params={"metadata": text}, content=image) for text in METADATA),
             *(client.request(method, "/search") for method in ("GET", "PUT", "DELETE", "TRACE", "PATCH", "BREW")),
+            *(
+                client.post(path, content=text.encode(), headers={"content-type": "application/json"})
+                for path in READERS
+                for text in JSONS
+            ),
+            *(client.post(path, json={name: text}) for path, name in PICTURE_MEMBERS for text in PICTURES),
+            *(client.get(f"/v1/models/{one}") for one in IDS),
         ]
     for answer in answers:
         _check(answer)
@@ -83,6 +110,7 @@ def _check(answer: httpx.Response) -> None:
     asked = f"{answer.request.method} {answer.request.url}"[:200]
     assert 400 <= answer.status_code < 500, (asked, answer.status_code, answer.text[:200])
     code = check_refused(answer, asked)
+    assert len(answer.content) < 20_000, (asked, len(answer.content))
     if code == "method_not_allowed":
         assert answer.headers["allow"]
 

@@ -353,6 +353,47 @@ def test_a_page_of_another_site_reaches_only_what_is_open(gallery_folder: Path) 
             assert client.post("/search?id=1", headers=headers).status_code == 200
 
 
+def test_pages_of_allowed_origins_search_and_show_thumbnails(gallery_folder: Path) -> None:
+    shop, other = "https://shop.example", "https://evil.example"
+    cross = {"Sec-Fetch-Site": "cross-site"}
+    with local_client(gallery_folder, write_keys=WRITER, origins=f"{shop},http://localhost:8080") as client:
+        for origin in (shop, "http://localhost:8080"):
+            answer = client.post("/search?id=1", headers={"Origin": origin, **cross})
+            assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, origin)
+            refused = client.post("/items", headers={"Origin": origin, **cross})
+            assert (refused.status_code, refused.headers["access-control-allow-origin"]) == (401, origin)
+        asked = {
+            "Access-Control-Request-Method": "PATCH",
+            "Access-Control-Request-Headers": "authorization,x-stainless-os",
+        }
+        asked |= {"Origin": shop, **cross}
+        allowed = client.options("/items/1", headers=asked)
+        assert (allowed.status_code, allowed.headers["access-control-allow-origin"]) == (200, shop)
+        assert "PATCH" in allowed.headers["access-control-allow-methods"]
+        # A picture's request names its page only as the referrer.
+        shown = client.get("/items/1/thumbnail", headers={"Referer": f"{shop}/chairs?page=2", **cross})
+        assert (shown.status_code, shown.headers.get_list("cross-origin-resource-policy")) == (200, ["cross-origin"])
+        for headers in (
+            {"Origin": other},
+            {"Origin": "null"},
+            {"Referer": f"{other}/?{shop}"},
+            {},
+            {"Origin": f"{shop}.evil"},
+        ):
+            answer = client.post("/search?id=1", headers=headers | cross)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (403, "foreign_page"), headers
+            assert "access-control-allow-origin" not in answer.headers
+        assert (
+            "access-control-allow-origin" not in client.options("/items/1", headers=asked | {"Origin": other}).headers
+        )
+    with local_client(gallery_folder, origins="*") as client:
+        assert client.post("/search?id=1", headers={"Origin": other, **cross}).status_code == 200
+    with local_client(gallery_folder) as client:
+        own = client.get("/items/1/thumbnail").headers
+        assert own.get_list("cross-origin-resource-policy") == ["same-origin"]
+        assert "access-control-allow-origin" not in client.get("/items", headers={"Origin": "http://localhost"}).headers
+
+
 def test_pages_at_the_names_of_the_service_are_its_own(gallery_folder: Path) -> None:
     with local_client(gallery_folder, hosts="photos.example") as client:
         for origin, status in (("https://photos.example:8443", 200), ("https://photo.example", 403)):

@@ -157,8 +157,12 @@ def test_items_are_filtered_by_metadata(kind: Any, writable: Running) -> None:
         with raises(ServiceError, "invalid_value") as refused:
             service.items(where={"year": bad})
         assert refused.value.status == 422
+    hits = {hit.id: hit.metadata for hit in service.search(item=24, k=23, fields=["year", "tags"])}
+    assert (hits[1], hits[2], hits[4]) == ({"year": 1908, "tags": ["a", "b"]}, {"year": 1950.5}, {})
+    assert service.search(item=24, k=1)[0].metadata is None
+    assert service.describe(1, metadata={"tags": None, "new": 1}).metadata == {"year": 1908, "new": 1}
     for item in (1, 2, 3):
-        service.describe(item, metadata={})
+        assert service.describe(item, metadata={}, replace=True).metadata == {}
     sample = service.sample(5)
     assert len({item.id for item in sample} & {item.id for item in service.items().items}) == len(sample) == 5
 

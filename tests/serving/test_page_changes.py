@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -377,6 +378,31 @@ def test_a_label_is_edited_and_shown_in_words(page: Page, http: httpx.Client) ->
     expect(card(page, 11).locator(".label")).to_have_text("no label")
     expect(edit).to_be_focused()
     http.patch("/items/11", json={"label": "blue checks"}).raise_for_status()
+
+
+def test_metadata_are_edited_and_changes_of_others_stay(page: Page, http: httpx.Client) -> None:
+    before = {"price": 9.5, "size": {"w": 1, "h": 2}, "tags": ["a"], "big": 2**62}
+    http.patch("/items/11", json={"metadata": before, "replace": True}).raise_for_status()
+    search(page, 7)
+    edit, text = card(page, 11).locator("xpath=..").locator(".edit"), page.locator("#edit-metadata")
+    edit.click()
+    assert json.loads(text.input_value()).keys() == before.keys()
+    text.fill("{no object")
+    page.get_by_role("button", name="Save").click()
+    expect(page.locator("#edit")).to_be_visible()
+    http.patch("/items/11", json={"metadata": {"stock": 3}}).raise_for_status()  # by somebody else, meanwhile
+    text.fill('{"price": 12, "size": {"w": 1, "d": 4}, "big": 4611686018427388000, "new": "<b>x</b>"}')
+    page.get_by_role("button", name="Save").click()
+    expect(page.locator("#note")).to_have_text("Item 11 now has other metadata")
+    expected = {"price": 12, "size": {"w": 1, "d": 4}, "big": 2**62, "new": "<b>x</b>", "stock": 3}
+    assert http.get("/items/11").json()["metadata"] == expected
+    edit.click()
+    with page.expect_request(lambda request: request.method == "PATCH") as sent:
+        page.locator("#edit-label").fill("other")
+        page.locator("#edit-label").press("Enter")
+    assert sent.value.post_data_json == {"label": "other"}
+    expect(page.locator("#note")).to_contain_text("other")
+    http.patch("/items/11?replace=true", json={"label": "blue checks", "metadata": {}}).raise_for_status()
 
 
 def test_results_are_filtered_by_metadata(page: Page) -> None:

@@ -94,6 +94,7 @@ COMMANDS = (
     Entry("search", "zoo.cli.index", SEARCH, "find the images of a gallery nearest to an image or a text"),
     Entry("duplicates", "zoo.cli.duplicates", SEARCH, "find copies of one picture in a folder or a gallery"),
     Entry("serve", "zoo.cli.serve", SEARCH, "serve galleries over HTTP, with a page to search them"),
+    Entry("mcp", "zoo.cli.mcp", SEARCH, "let a language model search a gallery, by MCP over stdin and stdout"),
     Entry("gallery", "", SEARCH, "look after a gallery: its items, its index, its copies"),
     Entry("evaluate", "zoo.cli.evaluate", MEASURE, "measure a model's retrieval on classes it never saw"),
     Entry("embed", "zoo.cli.evaluate", MEASURE, "write the embeddings of a folder or table of images to a file"),

@@ -1,4 +1,4 @@
-"""`zoo serve`: a gallery over HTTP."""
+"""`zoo serve`: galleries, or a model alone, over HTTP."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typer import Argument, Option
 from serving.settings import PRECISION, Settings, parse_galleries, read_keys_file, same_folders
 from zoo.cli.options import ADVANCED, LIMITS
 from zoo.console import note
+from zoo.errors import UsageError
 
 app = typer.Typer()
 
@@ -37,6 +38,7 @@ def _number(name: str) -> Any:
   zoo serve gallery/ --port 3000
   zoo serve gallery/ --workers 4                               four processes; the cores are shared among them
   zoo serve gallery/ --precision int8                          queries embedded by the int8 variant (zoo export)
+  zoo serve --embed photos                                     embeddings without a gallery, as OpenAI's API
   zoo serve birds=gallery/ cars=gallery2/                      both, at /collections/birds and /collections/cars
   ZOO_SERVE_WRITE_KEYS=$KEY zoo serve gallery/                 this key may add and delete
   ZOO_SERVE_WRITE_KEYS_BIRDS=$KEY zoo serve birds=gallery/ cars=gallery2/   this key, to birds alone
@@ -47,13 +49,17 @@ Each limit is read from the environment as well: ZOO_SERVE_MAX_PIXELS for --max-
 def serve(
     context: typer.Context,
     galleries: Annotated[
-        list[str],
+        list[str] | None,
         Argument(
-            metavar="GALLERY",
+            metavar="[GALLERY...]",
             help="gallery folder, or its address in Milvus (milvus://host:port/name); several as NAME=GALLERY, served "
             "at /collections/NAME",
         ),
-    ],
+    ] = None,
+    embed: Annotated[
+        str | None,
+        Option(metavar="MODEL", help="model to serve without a gallery, by its name or folder, as OpenAI's API"),
+    ] = None,
     host: Annotated[str, Option(help="address to serve at")] = "127.0.0.1",
     port: Annotated[int, Option(help="port to serve at; 0 takes a free one")] = 3000,
     model: Annotated[
@@ -66,6 +72,10 @@ def serve(
             metavar="F",
             help="file of lines ZOO_SERVE_READ_KEYS[_COLLECTION]=KEY,KEY (default: environment)",
         ),
+    ] = None,
+    origins: Annotated[
+        str | None,
+        Option(metavar="O", help="origins of foreign web pages that may search, as https://shop.example, or *"),
     ] = None,
     device: Annotated[
         str | None,
@@ -95,36 +105,40 @@ def serve(
     log_requests: Annotated[str | None, _number("log_requests")] = None,
 ) -> None:
     """serve galleries over HTTP, with a page to search them"""
-    from serving.gallery.gallery import check_exists
+    from serving.gallery.gallery import check_exists, model_at
 
-    addresses = parse_galleries(galleries, model or [])
+    if bool(galleries) == bool(embed):
+        raise UsageError("name the galleries to serve, or a model with --embed; one of the two.", code="missing-value")
+    addresses = parse_galleries(galleries or [], model or [])
     for address in addresses:
         check_exists(address.gallery)
     from serving import run  # FastAPI and FAISS, after the arguments are checked
 
     os.environ |= read_keys_file(keys_file) if keys_file else {}
-    flags = {name: context.params[name] for name in NUMBERS if context.params[name] is not None}
-    for address in addresses:
-        _make_graph(str(address.gallery), address.model, precision or os.environ.get(PRECISION) or "fp32")
-    for names in same_folders(addresses):
-        note(f"{' and '.join(names)} are one folder, and so the same gallery.")
-    run.serve(addresses, host, port, flags, device, precision)
+    names = [*NUMBERS, "origins"]
+    flags = {name: context.params[name] for name in names if context.params[name] is not None}
+    variant = precision or os.environ.get(PRECISION) or "fp32"
+    for place in [embed] if embed else [address.model or model_at(str(address.gallery))[1] for address in addresses]:
+        _make_graph(place, variant)
+    for group in same_folders(addresses):
+        note(f"{' and '.join(group)} are one folder, and so the same gallery.")
+    run.serve(addresses, host, port, flags, device, precision, embed)
 
 
-def _make_graph(gallery: str, model: str | None, precision: str) -> None:
-    """Check that a gallery's model has an ONNX variant; export a missing fp32 one, in a process that loads torch.
+def _make_graph(model: str, precision: str) -> None:
+    """Check that a model has an ONNX variant; export a missing fp32 one, in a process that loads torch.
 
     Raises:
+        ModelNotFoundError: If there is no such model.
         VariantNotFoundError: If the model lacks the variant.
         UsageError: If the precision does not exist.
     """
-    from serving.gallery.gallery import model_at
     from zoo.errors import VariantNotFoundError
     from zoo.models.card import read_card
     from zoo.models.names import find_model
     from zoo.models.onnx_runtime import graph_file
 
-    folder = find_model(model or model_at(gallery)[1])
+    folder = find_model(model)
     try:
         graph_file(folder, read_card(folder), precision)
     except VariantNotFoundError:

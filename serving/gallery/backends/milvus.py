@@ -56,6 +56,7 @@ from serving.gallery.types import (
     Item,
     ItemPlace,
     ItemUpdate,
+    MetadataChange,
     NewItem,
     PutResult,
     Stats,
@@ -344,7 +345,7 @@ class MilvusStore:
         self,
         item_id: int,
         label: str | Unchanged | None = UNCHANGED,
-        metadata: Mapping[str, Any] | Unchanged = UNCHANGED,
+        metadata: Mapping[str, Any] | MetadataChange | Unchanged = UNCHANGED,
         key: str | Unchanged | None = UNCHANGED,
     ) -> int:
         """Give an item another label, other metadata, or another key; return the number of this change.
@@ -356,13 +357,17 @@ class MilvusStore:
             ItemConflictError: If the key is another item's.
             UsageError: If it cannot be a key.
         """
-        changed = {**({} if isinstance(label, Unchanged) else {"label": label or ""}), **metadata_fields(metadata)}
+        changed = {} if isinstance(label, Unchanged) else {"label": label or ""}
         changed |= {} if isinstance(key, Unchanged) else {"key": key or ""}
         with self._writing:
             owners = self._with_keys([check_key(key)]) if isinstance(key, str) else []
             for owner in owners:
                 if owner["id"] != item_id:
                     raise key_taken(owner["key"], owner["id"])
+            if callable(metadata):
+                row = self.by_ids([item_id], ("id", "metadata"), strong=True).get(item_id)
+                metadata = UNCHANGED if row is None else metadata(row["metadata"])
+            changed |= metadata_fields(metadata)
             if not self._rewrite({item_id: changed}):
                 raise no_item(item_id)
             return self._next_change()

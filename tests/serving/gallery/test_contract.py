@@ -270,6 +270,10 @@ def test_items_are_described_and_moved(gallery: VectorGallery) -> None:
     assert (store.item(one).label, store.item(one).metadata) == ("b", {"x": 1})
     store.describe(one, metadata={"y": [1, "two", None, True]})
     assert (store.item(one).label, store.item(one).metadata) == ("b", {"y": [1, "two", None, True]})
+    store.describe(one, metadata=lambda metadata: {**metadata, "z": 1})
+    assert store.item(one).metadata == {"y": [1, "two", None, True], "z": 1}
+    with raises(ItemNotFoundError):
+        store.describe(2**51, metadata=lambda metadata: metadata)
     store.describe(one, None, {})
     assert (store.item(one).label, store.item(one).metadata) == (None, {})
     store.describe(one)

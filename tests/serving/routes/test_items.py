@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -147,7 +150,8 @@ def test_items_are_changed_and_removed(service: TestClient) -> None:
     changed = service.patch(path, json={"label": "after"}).json()
     assert (changed["label"], changed["metadata"]) == ("after", {"a": 1})
     assert (changed["gallery_change"], changed["change"]) == (service.get("/stats").json()["change"], item["change"])
-    assert service.patch(path, json={"metadata": {"b": None}}).json()["metadata"] == {"b": None}
+    put = {"metadata": {"b": None}, "replace": True}
+    assert service.patch(path, json=put).json()["metadata"] == {"b": None}
     assert service.patch(path, json={"label": None}).json()["label"] is None
     assert service.get(path).json()["metadata"] == {"b": None}
     assert service.delete(path).json() == {"removed": item["id"]}
@@ -155,6 +159,78 @@ def test_items_are_changed_and_removed(service: TestClient) -> None:
         body = {"json": {"label": "x"}} if method == "PATCH" else {}
         assert refusal(service.request(method, path, **body)) == (404, "no_such_item")
     assert item["id"] not in [hit["id"] for hit in service.post("/search", content=noise(5)).json()["results"]]
+
+
+RFC_7396 = [
+    ({"a": "b"}, {"a": "c"}, {"a": "c"}),
+    ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}),
+    ({"a": "b"}, {"a": None}, {}),
+    ({"a": "b", "b": "c"}, {"a": None}, {"b": "c"}),
+    ({"a": ["b"]}, {"a": "c"}, {"a": "c"}),
+    ({"a": "c"}, {"a": ["b"]}, {"a": ["b"]}),
+    ({"a": {"b": "c"}}, {"a": {"b": "d", "c": None}}, {"a": {"b": "d"}}),
+    ({"a": [{"b": "c"}]}, {"a": [1]}, {"a": [1]}),
+    ({"a": "foo"}, {"a": {"b": {"c": None}}}, {"a": {"b": {}}}),
+    ({"e": None}, {"a": 1}, {"e": None, "a": 1}),
+    ({"a": 1}, {}, {"a": 1}),
+]
+"""Metadata, a change, and the result: the examples of RFC 7396, appendix A, whose documents are objects."""
+
+
+def test_a_change_is_merged_into_the_metadata(service: TestClient) -> None:
+    item = add(service, noise(60), key="merged/1").json()["items"][0]
+    for path in (f"/items/{item['id']}", "/items/by-key/merged/1"):
+        for before, change, after in RFC_7396:
+            for put in (
+                service.patch(path, json={"metadata": before, "replace": True}),
+                service.patch(f"{path}?replace=true", json={"metadata": before}),
+            ):
+                assert put.json()["metadata"] == before
+            assert service.patch(path, json={"metadata": change}).json()["metadata"] == after
+            assert service.get(path).json()["metadata"] == after
+    assert refusal(service.patch(path, json={"replace": True})) == (422, "invalid_body")
+    assert refusal(service.patch(path, json={"metadata": {}, "replace": "maybe"})) == (422, "invalid_replace")
+
+
+def test_merged_metadata_have_the_limits_of_new_ones(service: TestClient) -> None:
+    path = f"/items/{add(service, noise(61)).json()['items'][0]['id']}"
+    half = "x" * 9000
+    assert service.patch(path, json={"metadata": {"a": half}}).status_code == 200
+    assert refusal(service.patch(path, json={"metadata": {"b": half}})) == (422, "invalid_metadata")
+    assert service.get(path).json()["metadata"] == {"a": half}, "a refused change leaves nothing"
+    assert service.patch(path, json={"metadata": {"a": None, "b": half}}).json()["metadata"] == {"b": half}
+
+
+def test_merges_at_the_same_moment_lose_nothing(service: TestClient) -> None:
+    path = f"/items/{add(service, noise(62)).json()['items'][0]['id']}"
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda number: service.patch(path, json={"metadata": {f"k{number}": number}}), range(16)))
+    assert service.get(path).json()["metadata"] == {f"k{number}": number for number in range(16)}
+
+
+def test_an_image_is_added_as_json(service: TestClient) -> None:
+    image, values = noise(63), {"label": "json", "metadata": {"price": 9.5, "tags": ["a"]}, "key": "json/1"}
+    encoded = base64.b64encode(image).decode()
+    added = service.post("/items", json={"image": encoded, **values})
+    assert added.status_code == 201, added.text
+    item = added.json()["items"][0]
+    assert {name: item[name] for name in values} == values
+    assert item["content_sha256"] == hashlib.sha256(image).hexdigest()
+    assert service.post("/items", json={"image": encoded, "label": "other", "update": True}).json()["differing"]
+    assert service.get(f"/items/{item['id']}").json()["label"] == "other"
+    put = service.put("/items/by-key/json/1", json={"image": encoded, "label": "json"}).json()
+    assert (put["status"], put["label"], put["id"]) == ("updated", "json", item["id"])
+    assert refusal(service.post("/items", json={"image": encoded, "lable": "x"})) == (422, "unknown_parameter")
+
+
+def test_a_path_or_method_that_does_not_exist_asks_for_no_key(http: TestClient, service: TestClient) -> None:
+    stranger = {"authorization": ""}
+    for path in ("/nothing", "/v1/completions", "/items/1/nothing", "/search/", "/item"):
+        for method in ("POST", "PUT", "PATCH", "DELETE"):
+            assert refusal(http.request(method, path)) == (404, "not_found"), path
+            assert refusal(service.request(method, path, headers=stranger)) == (404, "not_found"), path
+    for method, path in (("POST", "/labels"), ("PUT", "/search"), ("DELETE", "/items"), ("PATCH", "/stats")):
+        assert refusal(http.request(method, path)) == (405, "method_not_allowed"), path
 
 
 def test_metadata_filter(service: TestClient) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import shutil
 import struct
 import tempfile
 import zlib
@@ -18,7 +19,7 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
-from serving.forms import MAX_QUERY_BYTES
+from serving.forms import FORM, MAX_FORM_BYTES
 from serving.gallery import VectorGallery
 from serving.schemas import MAX_QUERY_TEXT
 from tests import text_toys
@@ -373,8 +374,9 @@ def test_embeddings_in_every_format_are_the_models(http: TestClient, model: Embe
         ({"params": "format=pickle", "content": b"x"}, 422, "invalid_format"),
         ({"params": "k=3", "content": b"x"}, 422, "unknown_parameter"),
         ({}, 400, "no_image"),
-        ({"json": {"id": 1}}, 415, "unsupported_media_type"),
-        ({"data": {"id": "1"}}, 415, "unsupported_media_type"),
+        ({"json": {"id": 1}}, 422, "unknown_parameter"),
+        ({"data": {"id": "1"}}, 422, "unknown_parameter"),
+        ({"data": {"format": "npy"}}, 400, "no_image"),
         ({"files": [("image", toys.query(0)), ("image", ("bad.png", b"junk"))]}, 422, "unreadable_image"),
     ],
 )
@@ -385,6 +387,91 @@ def test_a_bad_embedding_request_is_refused(
     assert refusal(answer) == (status, code)
     if code == "unreadable_image":
         assert "image 2 (bad.png)" in answer.json()["error"]["message"]
+
+
+# Images in JSON
+
+
+def encoded(image: bytes) -> str:
+    return base64.b64encode(image).decode()
+
+
+def test_an_image_in_json_is_searched_by_as_a_file_is(http: TestClient) -> None:
+    image, other = toys.query(2), toys.query(1)
+    expected = by_image(http, 2, k=5, label=toys.CLASSES[2])
+    options = {"k": 5, "label": [toys.CLASSES[2]]}
+    for text in (encoded(image), f"data:image/png;base64,{encoded(image)}", base64.encodebytes(image).decode()):
+        assert http.post("/search", json={"image": text, **options}).json()["results"] == expected
+    several = http.post("/search", json={"image": [encoded(image), encoded(b"junk"), encoded(other)], **options}).json()
+    assert [search.get("results", search.get("error", {}).get("code")) for search in several["searches"]] == [
+        expected, "unreadable_image", by_image(http, 1, k=5, label=toys.CLASSES[2]),
+    ]  # fmt: skip
+    cropped = by_image(http, 2, crop="0.1,0.1,0.9,0.9")
+    assert (
+        http.post("/search", json={"image": encoded(image), "crop": [0.1, 0.1, 0.9, 0.9]}).json()["results"] == cropped
+    )
+
+
+def test_images_in_json_are_embedded_as_files_are(http: TestClient) -> None:
+    images = [toys.query(0), toys.query(3)]
+    expected = http.post("/embed", files=[("image", image) for image in images]).json()
+    assert http.post("/embed", json={"image": [encoded(image) for image in images]}).json() == expected
+    assert http.post("/embed?format=json", json={"image": encoded(images[0])}).json()["embeddings"] == [
+        expected["embeddings"][0]
+    ]
+
+
+def test_results_carry_the_metadata_that_are_asked_for(gallery_folder: Path, tmp_path: Path) -> None:
+    prices = {number: {"price": 10 * number, "title": f"No. {number}", "tags": ["a", {"b": None}]} for number in (1, 2)}
+    with local_client(Path(shutil.copytree(gallery_folder, tmp_path / "g")), "write-key-of-this-test") as client:
+        for number, metadata in prices.items():
+            client.patch(f"/items/{number}", json={"metadata": metadata}).raise_for_status()
+
+        def carried(**body: Any) -> dict[int, Any]:
+            hits = client.post("/search", json={"id": 3, "k": 23, **body}).json()["results"]
+            assert len(hits) == 23
+            return {hit["id"]: hit.get("metadata") for hit in hits}
+
+        assert set(carried().values()) == {None}
+        assert set(carried(fields=[]).values()) == {None}
+        chosen, everything = carried(fields=["price", "unknown"]), carried(fields="*")
+        assert {number: chosen.pop(number) for number in prices} == {n: {"price": 10 * n} for n in prices}
+        assert {number: everything.pop(number) for number in prices} == prices
+        assert [*chosen.values(), *everything.values()] == [{}] * 42
+        plain = client.post("/search?id=3&k=23&fields=price&fields=title").json()["results"]
+        assert next(hit["metadata"] for hit in plain if hit["id"] == 1) == {"price": 10, "title": "No. 1"}
+        parts = client.post("/search?fields=title&k=24", files=[("image", toys.query(0))] * 2).json()["searches"]
+        assert all({hit["id"]: hit["metadata"] for hit in part["results"]}[2] == {"title": "No. 2"} for part in parts)
+        assert refusal(client.post("/search", json={"id": 3, "fields": ["a"] * 101})) == (422, "invalid_fields")
+        assert refusal(client.post("/search", json={"id": 3, "fields": [1]})) == (422, "invalid_fields")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        ({"image": "https://example.org/a.png"}, 422, "image_address"),
+        ({"image": "file:///etc/passwd"}, 422, "image_address"),
+        ({"image": "data:image/png,abc"}, 422, "invalid_image"),
+        ({"image": "???"}, 422, "invalid_image"),
+        ({"image": "QUJ"}, 422, "invalid_image"),
+        ({"image": "QUI=QUJD"}, 422, "invalid_image"),
+        ({"image": "\ud800"}, 400, "invalid_form"),
+        ({"image": "äöü"}, 422, "invalid_image"),
+        ({"image": 5}, 422, "invalid_image"),
+        ({"image": [5]}, 422, "invalid_image"),
+        ({"image": {"url": "x"}}, 422, "invalid_image"),
+        ({"image": ""}, 400, "no_image"),
+        ({"image": None}, 400, "no_image"),
+        ({"image": []}, 400, "no_image"),
+        ({"image": ["QUJD"] * 33}, 400, "too_many_images"),
+        ({"image": encoded(b"junk")}, 422, "unreadable_image"),
+        ({"images": encoded(toys.query(0))}, 422, "unknown_parameter"),
+    ],
+)
+def test_a_bad_image_in_json_is_refused(http: TestClient, body: Any, status: int, code: str) -> None:
+    for path in ("/search", "/embed"):
+        answer = http.post(path, content=json.dumps(body), headers={"content-type": "application/json"})
+        assert refusal(answer) == (status, code), path
 
 
 # Texts
@@ -497,10 +584,13 @@ def test_a_body_that_cannot_be_read_is_refused(
     for body in bodies:
         answer = texts.post("/search", content=body, headers={"content-type": media_type})
         assert refusal(answer) == (400, code)
-    large = texts.post("/search", content=b" " * (MAX_QUERY_BYTES + 1), headers={"content-type": media_type})
-    assert refusal(large) == (413, "body_too_large")
     both = texts.post("/search", files={"image": toys.query(0), "text": (None, TEXT)})
     assert refusal(both) == (400, "several_queries")
+
+
+def test_a_large_form_is_refused(texts: TestClient) -> None:
+    large = texts.post("/search", content=b" " * (MAX_FORM_BYTES + 1), headers={"content-type": FORM})
+    assert refusal(large) == (413, "body_too_large")
 
 
 def test_images_of_a_form_are_not_written_to_disk(http: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -543,3 +633,13 @@ def test_parameters_are_read_in_one_pass(http: TestClient, monkeypatch: pytest.M
 def test_countless_values_are_refused_before_they_are_looked_at(http: TestClient, value: dict[str, Any]) -> None:
     answer = http.post("/search", json={"id": 1, **value})
     assert answer.status_code == 422
+
+
+def test_a_large_image_in_json_is_decoded_as_it_was_encoded(http: TestClient) -> None:
+    """Its base64 is decoded in pieces."""
+    image = toys.encoded(Image.fromarray(np.random.default_rng(0).integers(0, 256, (700, 700, 3), np.uint8)))
+    assert len(image) > 2**20
+    expected = http.post("/embed", content=image).json()
+    assert http.post("/embed", json={"image": encoded(image)}).json() == expected
+    openai = http.post("/v1/embeddings", json={"input": encoded(image)}).json()
+    assert openai["data"][0]["embedding"] == expected["embeddings"][0]

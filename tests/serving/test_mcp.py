@@ -1,0 +1,180 @@
+"""`zoo mcp`, asked by the real client of MCP: every answer is HTTP's, and nothing outside the gallery is read."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+from mcp import Client, StdioServerParameters
+from mcp.types import ImageContent, TextContent
+
+from serving.mcp_server import create_server, reaching_gallery, reaching_service
+from tests.raising import raises
+from tests.serving import toys
+from tests.serving.running import ROOT, Running, local_client, serving
+from zoo.errors import ServiceError
+
+TEXT = "a red chair"
+PICTURE = base64.b64encode(toys.query(1)).decode()
+KEY = "write-key-of-this-test"
+
+Use = Callable[[Client], Coroutine[Any, Any, None]]
+
+
+def over_gallery(gallery: Path, use: Use) -> None:
+    """Run `use` with a client of the server over a gallery."""
+
+    async def run() -> None:
+        async with reaching_gallery(str(gallery)) as http, Client(create_server(http)) as client:
+            await use(client)
+
+    anyio.run(run)
+
+
+async def call(client: Client, tool: str, **arguments: Any) -> Any:
+    """Return the structured answer of a tool, which is also its text."""
+    result = await client.call_tool(tool, arguments)
+    (content,) = result.content
+    assert isinstance(content, TextContent), content
+    assert not result.is_error, content.text
+    assert json.loads(content.text) == result.structured_content
+    return result.structured_content
+
+
+async def failure(client: Client, tool: str, **arguments: Any) -> str:
+    result = await client.call_tool(tool, arguments)
+    (content,) = result.content
+    assert isinstance(content, TextContent)
+    assert result.is_error, content.text
+    return content.text
+
+
+def untimed(answer: Any) -> Any:
+    return {name: value for name, value in answer.items() if name != "milliseconds"}
+
+
+@pytest.fixture(scope="module")
+def gallery(text_gallery: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A gallery with metadata, keys and an evaluation, whose model reads texts."""
+    copy = Path(shutil.copytree(text_gallery, tmp_path_factory.mktemp("mcp") / "gallery"))
+    with local_client(copy, KEY) as http:
+        http.patch("/items/1", json={"metadata": {"price": 9.5}, "key": "sku/1"}).raise_for_status()
+        http.patch("/items/2", json={"metadata": {"price": 20}}).raise_for_status()
+        http.post("/evaluate").raise_for_status()
+    return copy
+
+
+SEARCHES: list[dict[str, Any]] = [
+    {"image": PICTURE, "k": 5},
+    {"image": f"data:image/png;base64,{PICTURE}", "label": [toys.CLASSES[1]], "min_similarity": 0.1},
+    {"text": TEXT, "k": 3, "fields": ["*"]},
+    {"id": 1, "k": 4, "offset": 2, "fields": ["price"]},
+    {"key": "sku/1", "where": {"price": {"gte": 10}}},
+    {"text": "blue checks", "label": ["no such label"]},
+]
+
+
+def test_every_answer_is_that_of_http(gallery: Path) -> None:
+    with local_client(gallery) as http:
+
+        async def use(client: Client) -> None:
+            for search in SEARCHES:
+                expected = http.post("/search", json=search).json()
+                assert untimed(await call(client, "search", **search)) == untimed(expected), search
+            assert await call(client, "item", id=1) == http.get("/items/1").json()
+            assert await call(client, "item", key="sku/1") == http.get("/items/1").json()
+            where = {"price": {"lt": 15}}
+            page = http.get("/items", params={"where": json.dumps(where), "limit": 3}).json()
+            assert await call(client, "items", where=where, limit=3) == page
+            assert page["total"] == 1
+            assert await call(client, "items", label=[toys.CLASSES[0]], offset=2) == (
+                http.get("/items", params={"label": toys.CLASSES[0], "offset": 2}).json()
+            )
+            for tool in ("labels", "metadata"):
+                assert await call(client, tool, limit=2) == http.get(f"/{tool}?limit=2").json()
+            assert await call(client, "model") == http.get("/model").json()
+            assert await call(client, "evaluation") == http.get("/evaluate").json()
+            assert await call(client, "duplicates", id=3, mirrored=False) == (
+                http.get("/items/3/duplicates?mirrored=false").json()
+            )
+            (shown,) = (await client.call_tool("thumbnail", {"id": 1})).content
+            assert isinstance(shown, ImageContent)
+            expected_picture = http.get("/items/1/thumbnail")
+            assert base64.b64decode(shown.data) == expected_picture.content
+            assert shown.mime_type == expected_picture.headers["content-type"]
+
+        over_gallery(gallery, use)
+
+
+def test_nothing_outside_the_gallery_is_read_and_nothing_is_changed(gallery: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.png"
+    secret.write_bytes(toys.query(2))
+    before = {path: path.read_bytes() for path in gallery.rglob("*.faiss")}
+
+    async def use(client: Client) -> None:
+        listed = (await client.list_tools()).tools
+        assert {tool.name for tool in listed} == {
+            "search", "item", "items", "thumbnail", "duplicates", "labels", "metadata", "model", "evaluation",
+        }  # fmt: skip
+        assert all(tool.annotations and tool.annotations.read_only_hint for tool in listed)
+        for picture in (str(secret), secret.as_uri(), "http://127.0.0.1:1/a.png", "../secret.png"):
+            told = await failure(client, "search", image=picture)
+            assert "image_address" in told or "invalid_image" in told
+        for key in ("../../model", "..%2f..%2fstats", "a\0b", "x" * 300):
+            told = await failure(client, "item", key=key)
+            assert "no_such_item" in told or "invalid_key" in told
+        assert "unreadable_image" in await failure(client, "search", image="QUJD")
+        assert "several_queries" in await failure(client, "search", image=PICTURE, id=1)
+        assert "no_image" in await failure(client, "search")
+        assert "no_such_item" in await failure(client, "thumbnail", id=999)
+        assert "invalid_k" in await failure(client, "search", id=1, k=0)
+        assert await failure(client, "thumbnail", id="../../stats")
+        assert await failure(client, "thumbnail", id=-1)
+
+    over_gallery(gallery, use)
+    assert {path: path.read_bytes() for path in gallery.rglob("*.faiss")} == before
+
+
+@pytest.mark.slow
+def test_the_command_speaks_over_stdio_for_a_gallery_and_a_service(gallery: Path, tmp_path: Path) -> None:
+    reader = "read-key-of-the-model"
+    named = [f"birds={gallery}", f"cars={shutil.copytree(gallery, tmp_path / 'cars')}"]
+    with serving(named, environment={"ZOO_SERVE_READ_KEYS": reader}) as running:
+
+        async def ask(*words: str, **environment: str) -> Any:
+            command = StdioServerParameters(
+                command=sys.executable,
+                args=["-m", "zoo.cli.main", "mcp", *words],
+                cwd=ROOT,
+                env={"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", **environment},
+            )
+            async with Client(command) as client:
+                return untimed(await call(client, "search", id=1, k=3))
+
+        expected = httpx.post(
+            f"{running.url}/collections/cars/search", json={"id": 1, "k": 3}, headers={"x-api-key": reader}
+        ).json()
+        at_service = anyio.run(lambda: ask(running.url, "--collection", "cars", ZOO_SERVE_KEY=reader))
+        assert at_service == untimed(expected)
+        own = anyio.run(lambda: ask(str(gallery)))
+        paths = {hit["id"]: hit["thumbnail"] for hit in own["results"]}
+        assert paths == {number: f"/items/{number}/thumbnail" for number in paths}
+        assert [hit["similarity"] for hit in own["results"]] == [hit["similarity"] for hit in expected["results"]]
+
+
+def test_a_service_that_does_not_answer_is_an_error(server: Running) -> None:
+    async def reach(url: str, collection: str | None = None) -> None:
+        async with reaching_service(url, collection):
+            raise AssertionError("it does not answer")
+
+    for url, collection in (("http://127.0.0.1:9", None), (server.url, "no-such")):
+        with raises(ServiceError, "service"):
+            anyio.run(reach, url, collection)
