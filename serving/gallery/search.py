@@ -34,8 +34,9 @@ from zoo.errors import (
 from zoo.evaluation.calibration import DEPTH, Background, Calibration, background
 from zoo.evaluation.rerank.order import CANDIDATES, EXPANSION, NONE, SCORES
 from zoo.evaluation.rerank.scores import NEIGHBOURS, expanded
+from zoo.models.card import Card
 from zoo.models.golden import GOLDEN_FILE, read_golden
-from zoo.models.load import Embedder, load
+from zoo.models.load import Embedder, load, prefix
 from zoo.models.registry import reference
 from zoo.models.results import GOLDEN_FLOORS
 from zoo.models.text_tower import read_golden_text
@@ -323,7 +324,7 @@ class Searcher:
         """Return an image file and its expected embedding, float32 [dim]; without a golden file, today's."""
         if (self.embedder.folder / GOLDEN_FILE).is_file():
             images, embeddings = read_golden(self.embedder.folder)
-            return _png(images[0]), embeddings[0]
+            return _png(images[0]), prefix(embeddings, self.embedder.dim)[0]
         noise = _png(np.random.default_rng(0).integers(0, 256, (64, 64), dtype=np.uint8))
         return noise, self.embed(noise, limits=DEFAULT_LIMITS)[0]
 
@@ -351,19 +352,19 @@ class Models:
     def load_for(self, gallery: VectorGallery, ref: str | None = None) -> Embedder:
         """Return the gallery's model; `ref`: its name or folder, if it has moved."""
         try:
-            return self.load(gallery.card.fingerprint, ref or gallery.model_ref)
+            return self.load(gallery.card, ref or gallery.model_ref)
         except ModelNotFoundError as error:
             if ref is not None:
                 raise
             origin = f"It is the model of {gallery.address}. If it has moved, name it with --model MODEL."
             raise ModelNotFoundError(f"{str(error).rstrip('.')}. {origin}") from None
 
-    def load(self, fingerprint: str, ref: str) -> Embedder:
-        """Return the model with this fingerprint, or load `ref`."""
+    def load(self, card: Card, ref: str) -> Embedder:
+        """Return the model of a card, in its dimension; load `ref` if it is not loaded yet."""
         with self._lock:
-            embedder = self._loaded.get(fingerprint)
+            embedder = self._loaded.get(card.fingerprint)
             if embedder is None:
-                embedder = self._load(ref)
+                embedder = self._load(ref).matching(card)
                 self._loaded[embedder.card.fingerprint] = embedder
             return embedder
 

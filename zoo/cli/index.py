@@ -17,6 +17,7 @@ from zoo.cli.options import (
     ADVANCED,
     CLUSTER,
     BatchSize,
+    Dim,
     FollowLinks,
     Json,
     Labels,
@@ -114,6 +115,7 @@ def index(
             rich_help_panel=ADVANCED,
         ),
     ] = None,
+    dim: Dim = None,
     runtime: Runtime = "auto",
     precision: Precision = "fp32",
     batch_size: BatchSize = 64,
@@ -168,7 +170,7 @@ def index(
 
     gallery = _gallery_address(out, backend)
     if images is None:
-        extra = labels is not None or prune or update or follow_links or on == "ray"
+        extra = labels is not None or prune or update or follow_links or on == "ray" or dim is not None
         return _index_vectors(model, vectors, table, gallery, fingerprint, extra, strict, as_json)
     if vectors is not None or table is not None or fingerprint is not None:
         message = "--vectors, --table and --fingerprint take the place of images; leave out DIR."
@@ -183,6 +185,7 @@ def index(
         labels=labels,
         runtime="onnx" if on == "ray" else runtime,
         precision=precision,
+        dim=dim,
         batch_size=batch_size,
         update=update,
         prune=_pruning(prune, yes),
@@ -218,7 +221,7 @@ def _index_vectors(
     if vectors is None or table is None:
         raise UsageError("name the images to index, or --vectors and --table, both.", code="no-images")
     if extra:
-        message = "--labels, --update, --prune, --follow-links and --on ray are for images, not for --vectors."
+        message = "--labels, --dim, --update, --prune, --follow-links and --on ray are for images, not for --vectors."
         raise UsageError(message, code="option-without-effect")
     report = index_vectors(read_card(find_model(model)), model_reference(model), vectors, table, gallery, fingerprint)
     if as_json:

@@ -32,14 +32,14 @@ MODELS = ("margin-conv4-glyphs", "r-margin-conv4-glyphs")
 
 @pytest.fixture
 def pictures(tmp_path, monkeypatch):
-    """Ten classes of five pictures, bars of one angle with noise."""
+    """Ten classes of thirty pictures, bars of one angle with noise."""
     monkeypatch.setenv("ZOO_HOME", str(tmp_path / "home"))
     rng = np.random.default_rng(3)
     x, y = np.meshgrid(np.arange(32) - 16, np.arange(32) - 16)
     for label in range(10):
         folder = tmp_path / "pictures" / f"angle{label}"
         folder.mkdir(parents=True)
-        for number in range(5):
+        for number in range(30):
             angle = np.pi * (label + 0.2 * rng.standard_normal()) / 10
             bar = np.abs(np.cos(angle) * x + np.sin(angle) * y) < 3
             noisy = np.clip(200 * bar + 30 * rng.standard_normal(bar.shape), 0, 255)
@@ -67,9 +67,9 @@ def test_scores_are_of_classes_that_nothing_was_fitted_on(pictures, capsys):
         (name, form) for name in MODELS for form in (PLAIN, WHITENED, LINEAR)
     }
     assert (comparison["images"], comparison["classes"], comparison["fitted_images"], comparison["fitted_classes"]) == (
-        25,
+        150,
         5,
-        25,
+        150,
         5,
     )
     images = load_dataset(FOLDER, "all", pictures)
@@ -126,13 +126,13 @@ def test_few_classes_are_measured_plain(pictures):
     comparison = compare_baselines(few, available_models(MODELS[:1]))
     assert [(row.form, comparison.fitted_images) for row in comparison.rows] == [(PLAIN, 0)]
     with raises(UsageError, "too-few-samples"):
-        compare_baselines(zoo.data.dataset.subset(images, np.arange(50) % 5 == 0, "all"), available_models(MODELS[:1]))
+        compare_baselines(zoo.data.dataset.subset(images, np.arange(300) % 30 == 0, "all"), available_models(MODELS[:1]))
 
 
 def test_two_classes_of_three_images_are_measured(pictures):
     """Each image has five neighbours, fewer than the eight of the usual R@8."""
     images = load_dataset(FOLDER, "all", pictures)
-    few = zoo.data.dataset.subset(images, (images.labels < 2) & (np.arange(50) % 5 < 3), "all")
+    few = zoo.data.dataset.subset(images, (images.labels < 2) & (np.arange(300) % 30 < 3), "all")
     (row,) = compare_baselines(few, available_models(MODELS[:1])).rows
     assert 0 <= row.metrics["map_at_r"] <= row.metrics["recall_at_1"] <= 1
 
