@@ -52,9 +52,12 @@ FIT_SHARE = 0.5
 CHOSEN_BY = "map_at_r"
 """The metric that decides the recommendation."""
 
-SEEN, COLOURLESS = 32, 4
-"""Number of images that show whether there is colour, and the mean range of channels, 0 to 255, up to which an image
-has none: compression leaves as much in grey images."""
+CHARACTERS = ("glyphs", "omniglot")
+"""Data sets of drawn characters."""
+
+SEEN, LARGE, COLOURLESS = 32, 64, 4
+"""Number of images that show whether they are photographs, the pixels of the short side and the mean range of the
+channels, 0 to 255, that photographs exceed."""
 
 FLOAT_BYTES = 4
 
@@ -157,22 +160,24 @@ def available_models(names: Sequence[str] = (), hub: bool = True) -> list[ModelI
 def suitable_models(models: Sequence[ModelInfo], images: Dataset) -> tuple[list[ModelInfo], dict[str, str]]:
     """Return the models that suit the images, and why each of the others does not.
 
-    Models of grey images know characters and drawings, and nothing of photographs in colour.
+    Models of drawn characters know nothing of photographs.
     """
-    if not has_colour(images):
+    if not are_photographs(images):
         return list(models), {}
-    grey = [model for model in models if model.card is not None and model.card.preprocessing.channels == 1]
-    reason = "of grey characters, not for images in colour; name it with --model to measure it all the same"
-    return [model for model in models if model not in grey], {model.name: reason for model in grey}
+    drawn = [model for model in models if model.dataset in CHARACTERS]
+    reason = "of drawn characters, not for photographs; name it with --model to measure it all the same"
+    return [model for model in models if model not in drawn], {model.name: reason for model in drawn}
 
 
-def has_colour(images: Dataset) -> bool:
-    """Return whether one of `SEEN` images, drawn evenly, has colour: channels that differ clearly."""
+def are_photographs(images: Dataset) -> bool:
+    """Return whether images are large and have colour, as photographs, by `SEEN` of them, drawn evenly."""
+    large = coloured = seen = 0
     for row in range(0, len(images), max(1, len(images) // SEEN)):
-        pixels = np.asarray(open_image(images.images[row], draft=SEEN).convert("RGB"), np.int16)
-        if np.ptp(pixels, axis=2).mean() > COLOURLESS:
-            return True
-    return False
+        image = open_image(images.images[row], draft=LARGE + 1).convert("RGB")
+        seen += 1
+        large += min(image.size) > LARGE
+        coloured += bool(np.ptp(np.asarray(image, np.int16), axis=2).mean() > COLOURLESS)
+    return 2 * large > seen and 2 * coloured > seen
 
 
 def compare_baselines(

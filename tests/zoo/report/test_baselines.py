@@ -122,11 +122,12 @@ def test_shipped_models_and_packages_need_no_hub():
     assert "dinov2-s14" in {model.name for model in available_models()}
 
 
-def test_models_of_grey_characters_are_not_measured_on_photographs(pictures):
+def test_models_of_characters_are_not_measured_on_photographs(pictures):
     grey = load_dataset(FOLDER, "all", pictures)
-    colour = replace(grey, images=[np.full((8, 8, 3), (200, 60, 10), np.uint8)] * len(grey))
+    colour = replace(grey, images=[np.full((80, 90, 3), (200, 60, 10), np.uint8)] * len(grey))
+    small = replace(grey, images=[np.full((32, 32, 3), (200, 60, 10), np.uint8)] * len(grey))
     models = available_models(hub=False)
-    assert suitable_models(models, grey) == (models, {})
+    assert suitable_models(models, grey) == suitable_models(models, small) == (models, {})
     kept, left_out = suitable_models(models, colour)
     assert "photos" in {model.name for model in kept}
     assert {name for name in left_out if "glyphs" in name} == {m.name for m in models if m.name.endswith("-glyphs")}
