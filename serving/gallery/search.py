@@ -20,7 +20,7 @@ from PIL import Image
 from serving.gallery.calibration import background_of, stored_calibration
 from serving.gallery.filters import EVERYTHING, Filter
 from serving.gallery.gallery import VectorGallery
-from serving.gallery.types import DEFAULT_K, Box, Hit, check_key
+from serving.gallery.types import DEFAULT_K, Block, Box, Hit, check_key, is_address
 from zoo.data.images import DEFAULT_LIMITS, ImageLike, Limits, open_image
 from zoo.data.preprocessing import to_pixels
 from zoo.errors import (
@@ -32,6 +32,7 @@ from zoo.errors import (
     command,
 )
 from zoo.evaluation.calibration import DEPTH, Background, Calibration, background
+from zoo.evaluation.relevance import LINE, SAMPLE, read_curve, spread_of
 from zoo.evaluation.rerank.order import CANDIDATES, EXPANSION, NONE, SCORES
 from zoo.evaluation.rerank.scores import NEIGHBOURS, expanded
 from zoo.models.card import Card
@@ -46,6 +47,8 @@ Timer = Callable[[str], AbstractContextManager[None]]
 
 logger = logging.getLogger(__name__)
 MAX_DRAFT = 2**16
+RENEWED = 0.1
+"""Changes of a gallery, as a share of its sample, after which another sample is drawn."""
 READY_SECONDS = 1.0
 
 
@@ -115,6 +118,7 @@ class Searcher:
         gallery.check_model(embedder.card, reference(embedder.folder))
         self.gallery, self.embedder, self.limits, self._timer = gallery, embedder, limits, timer
         self._golden_image, self._golden_embedding = self._golden()
+        self._curve, self._sample = read_curve(embedder.folder), _Sample(gallery)
         self._ready_lock, self._last_check = threading.Lock(), (-math.inf, False)
         if not self.is_ready():
             raise ModelFolderError(
@@ -177,6 +181,8 @@ class Searcher:
             hits, base = self._ranked_hits(query, vector, options, depth, calibration is not None)
         if calibration is not None and base is not None:
             hits = _calibrated(hits, calibration, base, self._copy_of(query, options.crop))
+        elif query.text is None and options.rerank == NONE:
+            hits = self._judged(hits, vector, query.item)
         page = [hit for hit in hits if _is_likely(hit, options)][options.offset : end]
         return SearchResult(page, truncated, query.item)
 
@@ -201,6 +207,15 @@ class Searcher:
 
     def _background(self, query: SearchQuery, vector: np.ndarray, wanted: bool) -> Background | None:
         return background_of(self.gallery, vector, query.item) if wanted else None
+
+    def _judged(self, hits: list[Hit], vector: np.ndarray, item: int | None) -> list[Hit]:
+        """Return hits with `likely` by the model's default curve, if it has one and the gallery enough items."""
+        spread = None if self._curve is None else spread_of(self._sample.similarities(vector, item))
+        if self._curve is None or spread is None:
+            return hits
+        chances = self._curve.probabilities(np.array([hit.similarity for hit in hits]), spread)
+        line = self._curve.line
+        return [replace(hit, likely=bool(chance >= line)) for hit, chance in zip(hits, chances, strict=True)]
 
     def _copy_of(self, query: SearchQuery, crop: Box | None) -> int | None:
         """Return the item whose file has the bytes of the query, or of the file that it names."""
@@ -329,6 +344,32 @@ class Searcher:
         return noise, self.embed(noise, limits=DEFAULT_LIMITS)[0]
 
 
+class _Sample:
+    """Vectors of items that a gallery is sampled by, drawn evenly and again after many changes. Threads may share it."""
+
+    def __init__(self, gallery: VectorGallery) -> None:
+        self._gallery, self._lock = gallery, threading.Lock()
+        self._ids, self._vectors, self._change = np.empty(0, np.int64), np.empty((0, gallery.card.dim), np.float32), -1
+
+    def similarities(self, vector: np.ndarray, exclude: int | None) -> np.ndarray:
+        """Return the similarities of a query, float32 [1, dim], to the sample without the item `exclude`."""
+        if is_address(self._gallery.address):  # all ids of a Milvus would be read
+            return np.empty(0, np.float32)
+        with self._lock:
+            change = self._gallery.store.change()
+            if self._change < 0 or change - self._change > RENEWED * len(self._ids):
+                self._ids, self._vectors = self._draw()
+                self._change = change
+            ids, vectors = self._ids, self._vectors
+        return vectors[ids != exclude] @ vector[0]
+
+    def _draw(self) -> Block:
+        index = self._gallery.index.current()
+        ids = index.ids()
+        rows = np.arange(min(SAMPLE, len(ids))) * len(ids) // max(1, min(SAMPLE, len(ids)))
+        return index.vectors_of(np.sort(ids[rows]))
+
+
 class Models:
     """Loaded models by fingerprint, each loaded once and released with its last searcher. Safe to use from threads."""
 
@@ -388,7 +429,8 @@ def _calibrated(hits: Sequence[Hit], calibration: Calibration, base: Background,
     """Return hits with p_same, to four digits; `base` is the query's background, `copy` the item that is its file."""
     similarities = [hit.similarity for hit in hits]
     chances = calibration.probability(similarities, base.level, base.nearest).round(4).tolist()
-    return [replace(hit, p_same=1.0 if hit.id == copy else chance) for hit, chance in zip(hits, chances, strict=True)]
+    chances = [1.0 if hit.id == copy else chance for hit, chance in zip(hits, chances, strict=True)]
+    return [replace(hit, p_same=p, likely=p >= LINE) for hit, p in zip(hits, chances, strict=True)]
 
 
 def _png(image: np.ndarray) -> bytes:

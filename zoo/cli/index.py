@@ -523,7 +523,12 @@ def _print_results(query: _Query, results: Sequence[Hit]) -> None:
         del columns["p_same"]
     if all(hit.key is None for hit in results):
         del columns["key"]
-    print_table(Table(list(columns), list(zip(*columns.values(), strict=True)), numbers=("similarity", "p_same", "id")))
+    rows = list(zip(*columns.values(), strict=True))
+    print_table(Table(list(columns), rows, numbers=("similarity", "p_same", "id")))
+    if results and results[-1].likely is False:
+        likely = sum(1 for hit in results if hit.likely)
+        after = f"after the first {likely:,}, nothing more is" if likely else "nothing is"
+        note(f"{after} likely to show what the query shows.")
     if len(results) < query.k:
         condition = " of these labels and metadata" if query.labels or query.where else ""
         note(f"{len(results):,} found and {query.k:,} asked for: the gallery holds no more{condition}.")
