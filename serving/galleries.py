@@ -11,7 +11,14 @@ from typing import Any, Self
 
 from serving.gallery.backends.milvus_client import address_of
 from serving.gallery.filters import Filter
-from serving.gallery.gallery import VectorGallery, check_exists, filter_notes, group_notes
+from serving.gallery.gallery import (
+    VectorGallery,
+    check_exists,
+    filter_notes,
+    group_notes,
+    is_gallery,
+    model_at,
+)
 from serving.gallery.indexing import BATCH_SIZE, ConfirmPrune, Fill, IndexingReport, index_folder
 from serving.gallery.search import Models, Searcher, SearchOptions, SearchQuery
 from serving.gallery.types import DEFAULT_K, Hit, is_address
@@ -88,8 +95,9 @@ class Gallery:
     def searcher(self) -> Searcher:
         """The gallery with its loaded model, as a service uses it."""
         model = self._model
-        loaded = model if isinstance(model, Embedder) else self._models.load_for(self.vectors, model)
-        return Searcher(self.vectors, loaded)
+        if isinstance(model, Embedder):
+            return Searcher(self.vectors, model.matching(self.vectors.card))
+        return Searcher(self.vectors, self._models.load_for(self.vectors, model))
 
     def search(
         self,
@@ -151,6 +159,7 @@ def index(
     labels: str | os.PathLike[str] | None = None,
     runtime: str = AUTO,
     precision: str = "fp32",
+    dim: int | None = None,
     batch_size: int = BATCH_SIZE,
     update: bool = False,
     prune: ConfirmPrune | None = None,
@@ -177,6 +186,8 @@ def index(
         labels: A table with the columns image (or path) and label, in place of the folders' names.
         runtime: As in `zoo.load`.
         precision: As in `zoo.load`.
+        dim: Numbers of the embeddings, if fewer than the model's, as in `zoo.load`; by default those of a gallery that
+            exists, else the model's.
         batch_size: Images per batch.
         update: Give existing items the labels and metadata of this run, even if a client has set others.
         prune: Called with the gallery and the ids of the items whose image is not among these; they are removed if it
@@ -199,6 +210,10 @@ def index(
     address = address_of(address).text if is_address(address) else address
     check_dataset_path(source, FOLDER)  # before the model is loaded, which takes a second
     embedder = model if isinstance(model, Embedder) else load(model, runtime, precision, images=_image_count(source))
+    if dim is not None:
+        embedder = embedder.shortened(dim)
+    elif is_gallery(address):
+        embedder = embedder.matching(model_at(address)[0])
     report = index_folder(
         embedder,
         model_reference(model),

@@ -96,7 +96,7 @@ class CurrentSearcher:
         if coming is None:
             self._prepared = None
         elif self._models is not None and self._prepared is None:
-            self._prepared = self._models.load(coming[0].fingerprint, coming[1])
+            self._prepared = self._models.load(*coming)
 
     def close(self) -> None:
         """Stop watching, and close the searcher."""

@@ -17,7 +17,7 @@ from zoo.data.images import DEFAULT_LIMITS, ImageLike, Limits, open_image
 from zoo.data.preprocessing import to_pixels
 from zoo.errors import ModelFolderError, command
 from zoo.models.golden import GOLDEN_FILE, read_golden
-from zoo.models.load import Embedder
+from zoo.models.load import Embedder, prefix
 from zoo.models.results import GOLDEN_FLOORS
 from zoo.models.text_tower import read_golden_text
 
@@ -132,7 +132,7 @@ class Encoder:
         """Return an image file and its expected embedding, float32 [dim]; without a golden file, today's."""
         if (self.embedder.folder / GOLDEN_FILE).is_file():
             images, embeddings = read_golden(self.embedder.folder)
-            return _png(images[0]), embeddings[0]
+            return _png(images[0]), prefix(embeddings, self.embedder.dim)[0]
         noise = _png(np.random.default_rng(0).integers(0, 256, (64, 64), dtype=np.uint8))
         return noise, self.embed(noise, limits=DEFAULT_LIMITS)[0]
 

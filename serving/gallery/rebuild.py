@@ -277,6 +277,13 @@ class ModelComparison:
         losses = self.rows[1]["loss"]["intervals"]
         return all(name in losses and losses[name][1] <= margin for name in METRICS)
 
+    def is_worse(self) -> bool:
+        """Return whether a score of the new model is shown to be worse, and none to be better, as `verdict` says."""
+        if self.undecided() is not None:
+            return False
+        losses = [self.rows[1]["loss"]["intervals"][name] for name in METRICS]
+        return any(low > 0 for low, _ in losses) and not any(high < 0 for _, high in losses)
+
     def verdict(self) -> str:
         """Return where the new model is better or worse, by the 95 % intervals of the differences over classes."""
         losses = self.rows[1]["loss"]["intervals"]
@@ -451,7 +458,7 @@ def load_previous_model(
         )
     card, ref = parse_model(slot.model, path)
     ref = model or ref
-    embedder = load(ref, runtime=runtime, precision=precision)
+    embedder = load(ref, runtime=runtime, precision=precision).matching(card)
     if embedder.card.fingerprint != card.fingerprint:
         raise ModelMismatchError(
             f"{ref} is {embedder.card.name} ({embedder.card.fingerprint[:12]}), but the previous model of "

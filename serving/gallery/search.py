@@ -18,18 +18,22 @@ from serving.gallery.calibration import background_of, stored_calibration
 from serving.gallery.encoder import Encoder, Timer, untimed
 from serving.gallery.filters import EVERYTHING, Filter
 from serving.gallery.gallery import VectorGallery
-from serving.gallery.types import DEFAULT_K, Box, Hit, Item, OtherItem, check_key
+from serving.gallery.types import DEFAULT_K, Block, Box, Hit, Item, OtherItem, check_key, is_address
 from zoo.data.images import DEFAULT_LIMITS, ImageLike, Limits
 from zoo.errors import ItemNotFoundError, ModelNotFoundError, UsageError, VariantNotFoundError
 from zoo.evaluation.calibration import DEPTH, Background, Calibration, background
+from zoo.evaluation.relevance import LINE, SAMPLE, read_curve, spread_of
 from zoo.evaluation.rerank.order import CANDIDATES, EXPANSION, NONE, SCORES
 from zoo.evaluation.rerank.scores import NEIGHBOURS, expanded
+from zoo.models.card import Card
 from zoo.models.load import Embedder, load
 from zoo.models.registry import reference
 
 logger = logging.getLogger(__name__)
 LABEL = "label"
 """What results are grouped by if not by a key of the metadata."""
+RENEWED = 0.1
+"""Changes of a gallery, as a share of its sample, after which another sample is drawn."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,7 @@ class Searcher(Encoder):
         """
         gallery.check_model(embedder.card, reference(embedder.folder))
         self.gallery = gallery
+        self._curve, self._sample = read_curve(embedder.folder), _Sample(gallery)
         super().__init__(embedder, limits, timer)
 
     @classmethod
@@ -150,6 +155,8 @@ class Searcher(Encoder):
             hits, base = self._grouped_hits(query, vector, options, end, calibration is not None)
         if calibration is not None and base is not None:
             hits = _calibrated(hits, calibration, base, self._copy_of(query, options.crop))
+        elif query.text is None and options.rerank == NONE:
+            hits = self._judged(hits, vector, query.item)
         page = [hit for hit in hits if _is_likely(hit, options)][options.offset : end]
         return SearchResult(page, truncated, query.item)
 
@@ -209,6 +216,15 @@ class Searcher(Encoder):
     def _background(self, query: SearchQuery, vector: np.ndarray, wanted: bool) -> Background | None:
         return background_of(self.gallery, vector, query.item) if wanted else None
 
+    def _judged(self, hits: list[Hit], vector: np.ndarray, item: int | None) -> list[Hit]:
+        """Return hits with `likely` by the model's default curve, if it has one and the gallery enough items."""
+        spread = None if self._curve is None else spread_of(self._sample.similarities(vector, item))
+        if self._curve is None or spread is None:
+            return hits
+        chances = self._curve.probabilities(np.array([hit.similarity for hit in hits]), spread)
+        line = self._curve.line
+        return [replace(hit, likely=bool(chance >= line)) for hit, chance in zip(hits, chances, strict=True)]
+
     def _copy_of(self, query: SearchQuery, crop: Box | None) -> int | None:
         """Return the item whose file has the bytes of the query, or of the file that it names."""
         if not isinstance(query.image, bytes | str | Path) or crop is not None:
@@ -265,6 +281,32 @@ class Searcher(Encoder):
         return [*(replace(candidates[i], rerank_score=float(scores[i])) for i in order), *hits[CANDIDATES:]]
 
 
+class _Sample:
+    """Vectors of items that a gallery is sampled by, drawn evenly and again after many changes. Threads may share it."""
+
+    def __init__(self, gallery: VectorGallery) -> None:
+        self._gallery, self._lock = gallery, threading.Lock()
+        self._ids, self._vectors, self._change = np.empty(0, np.int64), np.empty((0, gallery.card.dim), np.float32), -1
+
+    def similarities(self, vector: np.ndarray, exclude: int | None) -> np.ndarray:
+        """Return the similarities of a query, float32 [1, dim], to the sample without the item `exclude`."""
+        if is_address(self._gallery.address):  # all ids of a Milvus would be read
+            return np.empty(0, np.float32)
+        with self._lock:
+            change = self._gallery.store.change()
+            if self._change < 0 or change - self._change > RENEWED * len(self._ids):
+                self._ids, self._vectors = self._draw()
+                self._change = change
+            ids, vectors = self._ids, self._vectors
+        return vectors[ids != exclude] @ vector[0]
+
+    def _draw(self) -> Block:
+        index = self._gallery.index.current()
+        ids = index.ids()
+        rows = np.arange(min(SAMPLE, len(ids))) * len(ids) // max(1, min(SAMPLE, len(ids)))
+        return index.vectors_of(np.sort(ids[rows]))
+
+
 class Models:
     """Loaded models by fingerprint, each loaded once and released with its last searcher. Safe to use from threads."""
 
@@ -288,19 +330,19 @@ class Models:
     def load_for(self, gallery: VectorGallery, ref: str | None = None) -> Embedder:
         """Return the gallery's model; `ref`: its name or folder, if it has moved."""
         try:
-            return self.load(gallery.card.fingerprint, ref or gallery.model_ref)
+            return self.load(gallery.card, ref or gallery.model_ref)
         except ModelNotFoundError as error:
             if ref is not None:
                 raise
             origin = f"It is the model of {gallery.address}. If it has moved, name it with --model MODEL."
             raise ModelNotFoundError(f"{str(error).rstrip('.')}. {origin}") from None
 
-    def load(self, fingerprint: str, ref: str) -> Embedder:
-        """Return the model with this fingerprint, or load `ref`."""
+    def load(self, card: Card, ref: str) -> Embedder:
+        """Return the model of a card, in its dimension; load `ref` if it is not loaded yet."""
         with self._lock:
-            embedder = self._loaded.get(fingerprint)
+            embedder = self._loaded.get(card.fingerprint)
             if embedder is None:
-                embedder = self.open(ref)
+                embedder = self.open(ref).matching(card)
                 self._loaded[embedder.card.fingerprint] = embedder
             return embedder
 
@@ -330,7 +372,7 @@ def _calibrated(hits: Sequence[Hit], calibration: Calibration, base: Background,
     """Return hits with p_same, to four digits; `base` is the query's background, `copy` the item that is its file."""
     similarities = [hit.similarity for hit in hits]
     chances = calibration.probability(similarities, base.level, base.nearest).round(4).tolist()
-    return [
-        replace(hit, p_same=1.0 if copy is not None and hit.shows(copy) else chance)
-        for hit, chance in zip(hits, chances, strict=True)
+    chances = [
+        1.0 if copy is not None and hit.shows(copy) else chance for hit, chance in zip(hits, chances, strict=True)
     ]
+    return [replace(hit, p_same=p, likely=p >= LINE) for hit, p in zip(hits, chances, strict=True)]

@@ -260,6 +260,8 @@ class Hit:
         similarity: The cosine, from -1 to 1.
         p_same: Probability that it has the query's class (see `zoo.evaluation.calibration`), 1 for the identical image;
             None without a calibration and for texts.
+        likely: Whether it is likely to show what the query shows: above the line of the gallery's calibration, or of the
+            model's default curve (see `zoo.evaluation.relevance`); None where neither is known.
         rerank_score: What orders re-ranked results, the highest first; None for others.
         also: Other items with the same image, at most `MAX_ALSO`.
         group: Value that no other result has, where results are grouped by a key of the metadata.
@@ -270,6 +272,7 @@ class Hit:
     label: str | None
     source: str
     p_same: float | None = None
+    likely: bool | None = None
     rerank_score: float | None = None
     key: str | None = None
     also: tuple[OtherItem, ...] = ()

@@ -121,11 +121,20 @@ function put(items, offset, next) {
   $("nothing").hidden = true;
   if (offset) $("grid").append(...cards);
   else $("grid").replaceChildren(...cards);
+  const unlikely = items.findIndex(({ likely }) => likely === false);
+  if (unlikely >= 0 && !(offset && shown.at(-1)?.likely === false)) cards[unlikely].before(lineOfRelevance(offset + unlikely));
   shown = offset ? [...shown, ...items] : items;
   more = next || null;
   if (offset) cards[0]?.firstChild.focus();
   $("more").hidden = !more;
   tell("found", shown.map(({ id }) => id));
+}
+
+/** Return the line below the results that are likely to show what the query shows. */
+function lineOfRelevance(likely) {
+  const line = element("li", "relevance", likely ? "Nothing more is likely to show what you searched for" : "Nothing here is likely to show what you searched for");
+  line.title = "By how far the similarities stand out from those to the rest of the gallery";
+  return line;
 }
 
 function heading(title, note) {
@@ -206,7 +215,7 @@ export function redraw(item) {
 /** Remove the card of a deleted item; return the card after it, or the one before it. */
 export function takeAway(id) {
   const place = placeOf(id);
-  const next = place?.nextElementSibling || place?.previousElementSibling;
+  const next = [place?.nextElementSibling, place?.previousElementSibling].find((other) => other && !other.matches(".relevance"));
   place?.remove();
   shown = shown.filter((item) => item.id !== id);
   return next?.firstChild;

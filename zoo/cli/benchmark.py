@@ -531,7 +531,15 @@ def baselines(
     from zoo.data.decode import readable_subset
     from zoo.errors import UsageError
     from zoo.files import write_bytes
-    from zoo.report.baselines import as_html, available_models, compare_baselines, protocol, remarks, table
+    from zoo.report.baselines import (
+        as_html,
+        available_models,
+        compare_baselines,
+        protocol,
+        remarks,
+        suitable_models,
+        table,
+    )
     from zoo.report.figures import check_matplotlib
 
     check_at_least("--seed", seed, 0)
@@ -541,8 +549,12 @@ def baselines(
         check_matplotlib()
     images, unreadable = readable_subset(load_dataset(FOLDER, split, data))
     note_left_out(unreadable.values())
-    models = available_models(model or (), hub)
-    comparison = compare_baselines(images, models, batch_size, device, runtime, seed, lambda name: note(f"{name} ..."))
+    models, unsuited = available_models(model or (), hub), {}
+    if not model:
+        models, unsuited = suitable_models(models, images)
+    comparison = compare_baselines(
+        images, models, batch_size, device, runtime, seed, data, unsuited, lambda name: note(f"{name} ...")
+    )
     if out is not None:
         with write_errors(out):
             write_bytes(out, as_html(comparison).encode())

@@ -86,7 +86,7 @@ def add(
             code="conflicting-options",
         )
     with VectorGallery.open(gallery) as opened:
-        embedder = load(model or opened.model_ref, runtime, precision)
+        embedder = load(model or opened.model_ref, runtime, precision).matching(opened.card)
         if key is not None:
             return _put(opened, embedder, files[0], key, as_json)
         before = opened.store.change()

@@ -14,6 +14,7 @@ from typer import Argument, Option
 
 from zoo.cli.options import (
     BatchSize,
+    Dim,
     GalleryAddress,
     GalleryFolder,
     Json,
@@ -324,8 +325,14 @@ def rebuild(
     gallery: GalleryFolder,
     model: Annotated[str, Option(help="name or folder of the new model")],
     swap: Annotated[
-        bool, Option("--swap", help="give the gallery the new model, even if it is measured to be worse")
+        bool,
+        Option(
+            "--swap",
+            help="give the gallery the new model, unless the labelled items show it to be worse: an R@1 or MAP@R whose "
+            "95 % interval of the difference is below 0, and none above",
+        ),
     ] = False,
+    force: Annotated[bool, Option("--force", help="with --swap: give it the new model even if it is worse")] = False,
     swap_if_not_worse: Annotated[
         bool,
         Option(
@@ -336,6 +343,7 @@ def rebuild(
     ] = False,
     margin: Annotated[float, Option(help="largest fall that --swap-if-not-worse allows, as a fraction")] = 0.01,
     queries: Annotated[int, Option(metavar="N", help="number of items that are used as queries")] = 2000,
+    dim: Dim = None,
     images: ImageFolders = None,
     missing: MissingImages = "refuse",
     runtime: Runtime = "auto",
@@ -350,13 +358,15 @@ def rebuild(
     from zoo.models.load import load
     from zoo.models.registry import model_reference
 
+    if force and not swap:
+        raise UsageError("--force is for --swap.", code="option-without-effect")
     if swap and swap_if_not_worse:
         raise UsageError("give --swap or --swap-if-not-worse, not both.", code="conflicting-options")
     check_at_least("--queries", queries, 1)
     if not 0 <= margin < 1:
         raise UsageError(f"--margin must be a fraction from 0 to below 1, not {margin:g}.", code="invalid-value")
     embedding = _Embedding(gallery, images or (), missing, batch_size)
-    embedder = load(model, runtime, precision, images=embedding.items())
+    embedder = load(model, runtime, precision, images=embedding.items(), dim=dim)
     with embedding.upgrade(embedder, model_reference(model)) as upgrade:
         not_embedded = upgrade.embed()
         if not_embedded and missing == "refuse":
@@ -365,7 +375,7 @@ def rebuild(
         with upgrade.announced() if swap or swap_if_not_worse else nullcontext():
             compared = upgrade.compare(queries)
             not_worse = compared.not_worse(margin)
-            swapped = swap or (swap_if_not_worse and not_worse)
+            swapped = (swap and (force or not compared.is_worse())) or (swap_if_not_worse and not_worse)
             if swapped:
                 upgrade.swap()
     if as_json:
@@ -382,9 +392,10 @@ def rebuild(
     else:
         show(*_embedded_lines(outcome))
         _print_comparison(compared)
-        again = repeated(context, "--swap", "swap_if_not_worse")
+        again = repeated(context, "--force" if swap else "--swap", "swap_if_not_worse")
+        again += " --force" if compared.is_worse() and not swap else ""
         show(_decision(gallery, compared, margin, swapped, swap_if_not_worse, again))
-    return 1 if swap_if_not_worse and not swapped else 0
+    return 1 if (swap or swap_if_not_worse) and not swapped else 0
 
 
 def _refuse_swap(upgrade: Upgrade, not_embedded: Sequence[MissingItem], as_json: bool) -> int:
@@ -472,15 +483,15 @@ def _decision(
         swap: The command that swaps the models in any case.
     """
     unknown = compared.undecided()
-    verdict = "" if unknown else f"The new model is {compared.verdict()}. "
+    doubt = f"It is not known whether the new model is worse, because {unknown}"
+    verdict = f"{doubt}. " if unknown else f"The new model is {compared.verdict()}. "
     if swapped:
         return f"{verdict}The gallery has the new model. To go back: {command('gallery', 'rollback', gallery)}"
     if unknown is not None:
         kept = ": the gallery keeps its model" if conditional else ""
-        return (
-            f"It is not known whether the new model is worse, because {unknown}{kept}. Label items of the gallery and "
-            f"run this command again, or swap the models in any case: {swap}"
-        )
+        return f"{doubt}{kept}. Label items of the gallery and run it again, or swap the models in any case: {swap}"
+    if compared.is_worse():
+        return f"{verdict}The gallery keeps its model. To give it the worse one all the same: {swap}"
     falls = "No score falls" if compared.not_worse(margin) else "It is not shown that no score falls"
     advice = "" if conditional else f" To give it the new one: {swap}"
     return f"{verdict}{falls} by more than {margin:g}: the gallery keeps its model.{advice}"

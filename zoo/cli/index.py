@@ -17,6 +17,7 @@ from zoo.cli.options import (
     ADVANCED,
     CLUSTER,
     BatchSize,
+    Dim,
     FollowLinks,
     Json,
     Labels,
@@ -117,6 +118,7 @@ def index(
             rich_help_panel=ADVANCED,
         ),
     ] = None,
+    dim: Dim = None,
     runtime: Runtime = "auto",
     precision: Precision = "fp32",
     batch_size: BatchSize = 64,
@@ -193,8 +195,8 @@ def index(
 
     gallery, how = _gallery_address(out, backend), (delimiter, encoding, _column_kinds(column or []))
     if images is None:
-        extra = labels is not None or prune or update or follow_links or readd or on == "ray"
-        return _index_vectors(model, vectors, table, gallery, fingerprint, how, extra, as_json)
+        options = labels is not None, prune, update, follow_links, readd, on == "ray", dim is not None
+        return _index_vectors(model, vectors, table, gallery, fingerprint, how, any(options), as_json)
     if vectors is not None or table is not None or fingerprint is not None:
         message = "--vectors, --table and --fingerprint take the place of images; leave out DIR."
         raise UsageError(message, code="conflicting-options")
@@ -208,6 +210,7 @@ def index(
         labels=labels,
         runtime="onnx" if on == "ray" else runtime,
         precision=precision,
+        dim=dim,
         batch_size=batch_size,
         update=update,
         prune=_pruning(prune, yes),
@@ -257,7 +260,7 @@ def _index_vectors(
     if vectors is None or table is None:
         raise UsageError("name the images to index, or --vectors and --table, both.", code="no-images")
     if extra:
-        message = "--labels, --update, --prune, --readd, --follow-links and --on ray are for images, not for --vectors."
+        message = "--labels, --dim, --update, --prune, --readd, --follow-links and --on ray are for images, not for --vectors."
         raise UsageError(message, code="option-without-effect")
     card, ref = read_card(find_model(model)), model_reference(model)
     report = index_vectors(card, ref, vectors, table, gallery, fingerprint, TableFormat(*how))
@@ -604,8 +607,13 @@ def _print_results(query: _Query, results: Sequence[Hit]) -> None:
         del columns["p_same"]
     if all(hit.key is None for hit in results):
         del columns["key"]
-    print_table(Table(list(columns), list(zip(*columns.values(), strict=True)), numbers=("similarity", "p_same", "id")))
+    rows = list(zip(*columns.values(), strict=True))
+    print_table(Table(list(columns), rows, numbers=("similarity", "p_same", "id")))
     show(*(f"{hit.source}: also {_places(hit)}" for hit in results if hit.also))
+    if results and results[-1].likely is False:
+        likely = sum(1 for hit in results if hit.likely)
+        after = f"after the first {likely:,}, nothing more is" if likely else "nothing is"
+        note(f"{after} likely to show what the query shows.")
     if len(results) < query.k:
         condition = " of these labels and metadata" if query.labels or query.where else ""
         condition += " with another value" if query.group_by else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from zoo.data.dataset import Dataset as DataSet
     from zoo.errors import ImageError
-    from zoo.evaluation.whitening import WhiteningComparison
     from zoo.models.card import Card
     from zoo.models.catalogue import ModelInfo
     from zoo.models.results import Check
@@ -492,7 +491,14 @@ def baseline(
         str | None, Option(metavar="DATASET", help="fit PCA whitening on the training split of this data set instead")
     ] = None,
     data: Data = None,
-    dim: Annotated[int | None, Option(metavar="N", help="dimensions that whitening keeps (default: all)")] = None,
+    dim: Annotated[
+        int | None,
+        Option(
+            metavar="N",
+            help="numbers that whitening keeps, the most varied directions first (default: half as many as images, at "
+            "most all)",
+        ),
+    ] = None,
     size: Annotated[int | None, Option(metavar="N", help="pixels of the input (default: the backbone's)")] = None,
     joint: Annotated[
         bool, Option("--joint", help="keep CLIP's projection into the space of its texts", rich_help_panel=ADVANCED)
@@ -513,14 +519,30 @@ def baseline(
             rich_help_panel=ADVANCED,
         ),
     ] = None,
-    shrink: Annotated[
-        float,
+    squeeze: Annotated[
+        bool,
         Option(
-            metavar="X",
-            help="add X times the mean variance to every direction's: whitens less, other subjects better",
+            "--squeeze",
+            help="show the network whole images, squeezed to a square, instead of their centre",
             rich_help_panel=ADVANCED,
         ),
-    ] = 0.0,
+    ] = False,
+    shrink: Annotated[
+        float | None,
+        Option(
+            metavar="X",
+            help="add X times the mean variance to every direction's: whitens less, for other subjects (default: .1)",
+            rich_help_panel=ADVANCED,
+        ),
+    ] = None,
+    power: Annotated[
+        float | None,
+        Option(
+            metavar="P",
+            help="divide each direction by its variance to the power P: 0 rotates only (default: .5, whitening)",
+            rich_help_panel=ADVANCED,
+        ),
+    ] = None,
     half: Annotated[
         bool,
         Option(
@@ -533,14 +555,13 @@ def baseline(
     as_json: Json = False,
 ) -> int:
     """save weights of any kind as a model of your own, whitened if wanted"""
-    import numpy as np
-
     from zoo import paths
-    from zoo.data.dataset import subset
+    from zoo.models.whitening import POWER, SHRINK
 
     statistics = _numbers("--mean", mean), _numbers("--std", std)
     if name.endswith(".onnx"):
         unused = {"--architecture": architecture, "--whiten": whiten, "--whiten-on": whiten_on, "--dim": dim}
+        unused |= {"--shrink": shrink, "--power": power, "--squeeze": squeeze or None}
         _check_without_effect(
             unused | {"--joint": joint or None, "--half": half or None, "--gem": gem, "--sha256": sha256},
             "an ONNX graph",
@@ -556,33 +577,76 @@ def baseline(
     # One file that is not an image does not spoil a folder; a named data set is whole, or it is an error.
     unreadable: dict[int, ImageError] | None = {} if whiten else None
     started = time.monotonic()
-    comparisons: list[WhiteningComparison] = []
+    fit = dim, SHRINK if shrink is None else shrink, POWER if power is None else power
+    comparison: dict[str, Any] = {}
+    texts: list[str] = []
+    judge = _judge_into(comparison, texts, images, unreadable, fit)
+    card, notes = save_baseline(
+        start,
+        new_name,
+        images,
+        dim,
+        size,
+        batch_size,
+        True,
+        device,
+        joint,
+        unreadable,
+        judge,
+        half,
+        gem,
+        *fit[1:],
+        squeeze,
+    )
+    out = paths.local_models() / new_name
+    note_left_out((unreadable or {}).values())
+    _print_notes(remark, *notes)
+    whitened = images is not None and comparison.get("whitening", {}).get("kept", True)
+    fitted = f", whitened on {len(images or ()) - len(unreadable or {}):,} images" if whitened else ""
+    line = f"{new_name}: {card.dim} numbers of {card.backbone}{fitted}, written to {out}"
+    facts = {"folder": str(out), "card": card.to_json(), "seconds": time.monotonic() - started}
+    print_outcome(as_json, facts | comparison, *texts, line)
+    return strict_status(strict, unreadable)
+
+
+def _judge_into(
+    outcome: dict[str, Any],
+    texts: list[str],
+    images: DataSet | None,
+    unreadable: Mapping[int, ImageError] | None,
+    fit: tuple[int | None, float, float],
+) -> Callable[[np.ndarray, Card], dict[str, Any] | None]:
+    """Return the function that compares whitening with plain features, and writes down the result or its lack.
+
+    Args:
+        outcome: Gets "whitening" or "not_compared", for `--json`.
+        texts: Gets the same as a line for people.
+        images: The images of the fit, with the classes that they have.
+        unreadable: The indices of those that could not be read.
+        fit: Dimension, shrink and power of the whitening.
+    """
+    from zoo.data.dataset import subset
+    from zoo.errors import UsageError
+    from zoo.evaluation.whitening import compare_whitening
 
     def judge(features: np.ndarray, plain: Card) -> dict[str, Any] | None:
-        """Compare whitening with the plain features, if the images have classes."""
-        from zoo.evaluation.whitening import compare_whitening
+        import numpy as np
 
         assert images is not None
         readable = np.array([row not in (unreadable or {}) for row in range(len(images))])
         read = images if readable.all() else subset(images, readable, images.split)
         identity = {"name": plain.name, "fingerprint": plain.fingerprint if plain.files else None}
-        compared = compare_whitening(features, read, identity, dim, shrink)
-        comparisons.extend([compared] if compared else [])
-        return compared.to_json() if compared else None
+        try:
+            compared = compare_whitening(features, read, identity, *fit)
+        except UsageError as error:
+            outcome["not_compared"] = str(error).rstrip(".")
+            texts.append(f"not compared with the plain model: {outcome['not_compared']}.")
+            return None
+        outcome["whitening"] = compared.to_json()
+        texts.append(f"{compared.text}.")
+        return compared.to_json()
 
-    card, notes = save_baseline(
-        start, new_name, images, dim, size, batch_size, True, device, joint, unreadable, judge, half, gem, shrink
-    )
-    out = paths.local_models() / new_name
-    note_left_out((unreadable or {}).values())
-    _print_notes(remark, *notes)
-    whitened = images is not None and bool(card.heads)
-    fitted = f", whitened on {len(images or ()) - len(unreadable or {}):,} images" if whitened else ""
-    line = f"{new_name}: {card.dim} numbers of {card.backbone}{fitted}, written to {out}"
-    facts = {"folder": str(out), "card": card.to_json(), "seconds": time.monotonic() - started}
-    whitening = {"whitening": comparisons[0].to_json()} if comparisons else {}
-    print_outcome(as_json, facts | whitening, *(f"{compared.text}." for compared in comparisons), line)
-    return strict_status(strict, unreadable)
+    return judge
 
 
 def _check_model_name(name: str) -> None:

@@ -90,6 +90,10 @@ Runtime = Annotated[str, Option("--runtime", metavar="R", help=RUNTIMES)]
 OptionalRuntime = Annotated[str | None, Option("--runtime", metavar="R", help=f"{RUNTIMES} (default: auto)")]
 Precision = Annotated[str, Option("--precision", metavar="P", help=PRECISIONS)]
 OptionalPrecision = Annotated[str | None, Option("--precision", metavar="P", help=f"{PRECISIONS} (default: fp32)")]
+Dim = Annotated[
+    int | None,
+    Option("--dim", metavar="N", help="numbers of the embedding, the first and most important ones (default: all)"),
+]
 BatchSize = Annotated[int, Option("--batch-size", metavar="N", help="images per step")]
 Seed = Annotated[int, Option("--seed", metavar="N", help="seed of all that is random")]
 

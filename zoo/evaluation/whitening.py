@@ -19,7 +19,7 @@ from zoo.evaluation.selection import CHOSEN_BY, MetricChange, measure_change
 from zoo.evaluation.split import LEAST_TO_SPLIT, RECIPE_FILE
 from zoo.files import read_object
 from zoo.models.baselines import WHITENING_COMPARISON
-from zoo.models.whitening import fit_whitening
+from zoo.models.whitening import POWER, SHRINK, default_dim, fit_whitening
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class WhiteningComparison:
         model: Name and fingerprint of the plain model; weights outside a model folder have None for it.
         data: The held-out images. The compared whitening is not fitted on their classes.
         fitted_images: Number of images of its fit; the kept model is whitened on the held-out ones too.
+        dim: Numbers of the compared whitening.
         protocol: The search protocol.
         share: The share of the classes to hold out.
         seed: The seed that draws them.
@@ -42,6 +43,7 @@ class WhiteningComparison:
     model: Mapping[str, str | None]
     data: DataIdentity
     fitted_images: int
+    dim: int
     protocol: str
     share: float
     seed: int
@@ -74,8 +76,8 @@ class WhiteningComparison:
         plain = f"{self.model['name']} ({fingerprint[:8]})" if fingerprint else f"{self.model['name']}"
         held_out = f"{self.data.images:,} images of {self.data.classes} held-out classes of {self.data}"
         return (
-            f"on {held_out}, whitened: {changes}; {outcome}. Plain model {plain}, this whitening fitted on the "
-            f"other {count(self.fitted_images, 'image')}; {self.protocol}; seed {self.seed}; {self.date}"
+            f"on {held_out}, whitened to {self.dim}: {changes}; {outcome}. Plain model {plain}, whitening fitted on "
+            f"the other {count(self.fitted_images, 'image')}; {self.protocol}; seed {self.seed}; {self.date}"
         )
 
 
@@ -92,37 +94,41 @@ def compare_whitening(
     images: Dataset,
     model: Mapping[str, str | None],
     dim: int | None,
-    shrink: float = 0.0,
-) -> WhiteningComparison | None:
+    shrink: float = SHRINK,
+    power: float = POWER,
+) -> WhiteningComparison:
     """Fit whitening on a part of the classes, and compare it with plain features on the others.
 
     Args:
         features: Pooled features float32 [n, f].
         images: The n images and their classes; images without one ("") are only fitted on.
         model: Name and fingerprint of the plain model.
-        dim: Dimensions that whitening keeps; None for all.
-        shrink: As in `fit_whitening`.
+        dim: Dimensions that whitening keeps; None for `default_dim`.
+        shrink: As in `fit_whitening`, as is `power`.
 
-    Returns:
-        The comparison; None for fewer than eight classes of two images, or too few images to fit.
+    Raises:
+        UsageError: `too-few-samples` for fewer than eight classes of two images, or too few images to fit.
     """
     usable = (np.bincount(images.labels, minlength=len(images.classes)) > 1) & (np.array(images.classes) != "")
     if usable.sum() < LEAST_TO_SPLIT:
-        return None
+        raise UsageError(
+            f"the images have {count(int(usable.sum()), 'class')} of two images or more, and {LEAST_TO_SPLIT} are "
+            "needed to hold some out",
+            code="too-few-samples",
+        )
     listed = replace(images, images=images.sources)  # of drawn images, a subset would draw each again
     parts = split_classes(subset(listed, usable[images.labels]))
     held = np.isin(images.sources, parts.test.sources)
-    try:
-        weight, bias = fit_whitening(features[~held], dim, shrink)
-    except UsageError:
-        return None
+    fitted = features[~held]
+    weight, bias = fit_whitening(fitted, default_dim(*fitted.shape) if dim is None else dim, shrink, power)
     plain = features[held]
     rows = measure_change(plain, plain @ weight.T + bias, parts.test)
     worse = next(row for row in rows if row.metric == CHOSEN_BY).difference_interval[1] < 0
     return WhiteningComparison(
         model=model,
         data=parts.test.identity,
-        fitted_images=int((~held).sum()),
+        fitted_images=len(fitted),
+        dim=len(weight),
         protocol=PROTOCOL,
         share=parts.share,
         seed=parts.seed,

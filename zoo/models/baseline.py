@@ -16,6 +16,7 @@ from zoo.data.images import ImageLike
 from zoo.errors import ImageError, check_at_least, missing
 from zoo.models.load import AUTO, Embedder, load
 from zoo.models.registry import model_text
+from zoo.models.whitening import POWER, SHRINK
 
 T = TypeVar("T")
 
@@ -36,7 +37,9 @@ def baseline(
     std: Sequence[float] | None = None,
     half: bool = False,
     gem: float | None = None,
-    shrink: float = 0.0,
+    shrink: float = SHRINK,
+    power: float = POWER,
+    squeeze: bool = False,
 ) -> Embedder:
     """Save pretrained weights in the local zoo as `own`, and load them from there.
 
@@ -46,7 +49,7 @@ def baseline(
         whiten: Images on whose pooled features PCA whitening is fitted, which becomes the model's head: a folder, a
             table (`zoo.data.table`; with a column split its training images) or images (paths, bytes, PIL images,
             uint8 arrays). Unreadable images of a folder or table are left out with a warning.
-        dim: Dimensions that whitening keeps; by default all.
+        dim: Dimensions that whitening keeps, the most varied first; by default half as many as images, at most all.
         size: Side of the input in pixels; by default the backbone's own.
         joint: Keep CLIP's projection into the space of its texts.
         limit: Largest number of images to fit on, drawn evenly.
@@ -57,8 +60,10 @@ def baseline(
         mean: Mean of each channel on the scale 0 to 1; by default timm's for the architecture.
         std: Standard deviation in the same form.
         half: Store the weights in float16, half the size; they are still computed in float32.
-        gem: As in `save_baseline`, as is `shrink`.
+        gem: As in `save_baseline`.
         shrink: Share of the mean variance that whitening adds to every direction's.
+        power: Power of the variance by which whitening divides each direction: 0 rotates only, .5 whitens.
+        squeeze: Show the network whole images, squeezed to a square, instead of their centre.
 
     Raises:
         UsageError: What `find_start` and `save_baseline` raise, `invalid-value`.
@@ -79,7 +84,22 @@ def baseline(
     start, _ = find_start(model_text(name), architecture, mean, std)
     unreadable: dict[int, ImageError] | None = {} if isinstance(whiten, str | os.PathLike) else None
     save_baseline(
-        start, own, images, dim, size, batch_size, progress, device, joint, unreadable, None, half, gem, shrink
+        start,
+        own,
+        images,
+        dim,
+        size,
+        batch_size,
+        progress,
+        device,
+        joint,
+        unreadable,
+        None,
+        half,
+        gem,
+        shrink,
+        power,
+        squeeze,
     )
     for reason in (unreadable or {}).values():
         warnings.warn(f"left out of whitening: {reason}", stacklevel=2)

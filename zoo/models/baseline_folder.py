@@ -67,7 +67,7 @@ from zoo.models.pretrained.weights import Source, Weights, fetch_file
 from zoo.models.registry import check_new_name
 from zoo.models.torch_runtime import choose_device, open_model, run_trunk
 from zoo.models.trunk_graph import Trunk, normalised, open_trunk_graph
-from zoo.models.whitening import check_whitening, fit_whitening
+from zoo.models.whitening import POWER, SHRINK, check_can_be_whitened, check_whitening, default_dim, fit_whitening
 
 PROJECTION_HEAD = "projection"
 
@@ -295,7 +295,9 @@ def save_baseline(
     judge: Judge | None = None,
     half: bool = False,
     gem: float | None = None,
-    shrink: float = 0.0,
+    shrink: float = SHRINK,
+    power: float = POWER,
+    squeeze: bool = False,
 ) -> tuple[Card, list[str]]:
     """Write the baseline in `source` to the local zoo as `name`.
 
@@ -304,7 +306,7 @@ def save_baseline(
         name: The new name.
         images: Images on whose pooled features PCA whitening is fitted, which becomes the head; without them the
             weights are only copied. The whitening does not use their classes, which recipe.json records.
-        dim: Dimensions that whitening keeps; by default all.
+        dim: Dimensions that whitening keeps, the most varied first; by default `default_dim`.
         size: Side of the input in pixels instead of the backbone's; timm resamples position embeddings.
         batch_size: Images per batch.
         progress: Show a progress bar.
@@ -315,7 +317,8 @@ def save_baseline(
             recipe.json, whose `kept` says whether to whiten, or None to whiten without one; by default None.
         half: Store the weights in float16.
         gem: Exponent of the generalised mean that pools instead of the backbone's own pooling.
-        shrink: As in `fit_whitening`.
+        shrink: As in `fit_whitening`, as is `power`.
+        squeeze: Show the network whole images, squeezed to a square, instead of their centre.
 
     Returns:
         The card of the new folder, and remarks on how the weights were fitted to the architecture.
@@ -337,27 +340,30 @@ def save_baseline(
             code="conflicting-options",
         )
     plain = _open_folder(source) if isinstance(source, Path) else _open_source(source, name)
-    if plain.card.heads and (joint or images is not None):
+    if joint and plain.card.heads:
         raise UsageError(
-            f"{plain.card.name} has heads; only a plain backbone can be whitened or joined with texts.",
-            code="not-available",
+            f"{plain.card.name} has heads; only a plain backbone can be joined with texts.", code="not-available"
         )
+    if images is not None:
+        check_can_be_whitened(plain.card)
     projection = None
     if joint:
         if not isinstance(source, Path):
             raise UsageError("--joint needs a CLIP backbone of the Hub by name.", code="not-available")
         projection, plain.card = _read_projection(source, plain.card)
         plain.network = load_network(plain.card, source)
-    _change_trunk(plain, size, gem)
+    _change_trunk(plain, size, gem, squeeze)
     if half:
         plain.record["stored"] = "float16"
         plain.golden = [np.ascontiguousarray(image[::GOLDEN_STEP, ::GOLDEN_STEP]) for image in plain.golden]
     if images is not None:
-        check_whitening(len(images), feature_count(plain.network.trunk), dim, shrink)
-        trunk = _trunk(source, plain, device, len(images) if size is None and gem is None else None)
+        width = plain.card.dim if plain.card.heads else feature_count(plain.network.trunk)
+        check_whitening(len(images), width, default_dim(len(images), width) if dim is None else dim, shrink, power)
+        unchanged = size is None and gem is None and not squeeze
+        trunk = _trunk(source, plain, device, len(images) if unchanged else None)
         pictures = images.images if isinstance(images, Dataset) else images
         features = pooled_features(trunk, plain.card, pictures, batch_size, progress, unreadable)
-        _whiten(plain, features, dim, shrink, judge, images)
+        _whiten(plain, features, (dim, shrink, power), judge, images)
     if projection is not None:
         _add_head(plain, PROJECTION_HEAD, projection, "With its own projection into the space of its texts.")
     card = dataclasses.replace(plain.card, name=name, text=None)
@@ -367,22 +373,45 @@ def save_baseline(
 def _whiten(
     plain: _PlainModel,
     features: np.ndarray,
-    dim: int | None,
-    shrink: float,
+    settings: tuple[int | None, float, float],
     judge: Judge | None,
     images: Dataset | Sequence[ImageLike],
 ) -> None:
-    """Give a plain backbone a whitening head fitted on its features [n, f], unless the judge prefers it plain."""
-    weight, bias = fit_whitening(features, dim, shrink)
+    """Give a model a whitening head fitted on its trunk's features [n, f], unless the judge prefers it plain.
+
+    A head that the model has is applied before, so that the new one is both maps in one.
+
+    Args:
+        plain: The model, with one head at most.
+        features: The trunk's features.
+        settings: Dimension (None: `default_dim`), shrink and power of `fit_whitening`.
+        judge: As in `save_baseline`.
+        images: The n images.
+    """
+    dim, shrink, power = settings
+    first = next(iter(plain.network.heads.values()), None)
+    if first is not None:
+        with torch.inference_mode():
+            features = first.cpu()(torch.from_numpy(features)).numpy()
+    weight, bias = fit_whitening(features, default_dim(*features.shape) if dim is None else dim, shrink, power)
     comparison = judge(features, plain.card) if judge else None
     if comparison is not None:
         plain.record[WHITENING_COMPARISON] = comparison
     if comparison is None or comparison["kept"]:
-        about = f"PCA whitening to {len(weight)}, fitted on {len(features)} images."
-        _add_head(plain, WHITENING_HEAD, _linear(torch.from_numpy(weight), torch.from_numpy(bias)), about)
+        strength = "" if power == POWER else f", with the power {power:g} of the variance"
+        about = f"PCA whitening to {len(weight)}{strength}, fitted on {len(features)} images."
+        layer = _linear(torch.from_numpy(weight), torch.from_numpy(bias))
+        _add_head(plain, WHITENING_HEAD, layer if first is None else _joined(layer, first), about)
         by_class = digests_of_classes(images) if isinstance(images, Dataset) else {"": digests_of_images(images)}
-        facts = {"images": len(features), "dim": len(weight), "shrink": shrink}
+        facts = {"images": len(features), "dim": len(weight), "shrink": shrink, "power": power}
         plain.record[WHITENING] = {**facts, CLASS_IMAGES: telling_digests(by_class)}
+
+
+@torch.no_grad()
+def _joined(second: nn.Linear, first: nn.Module) -> nn.Linear:
+    """Return the linear map that applies `first` and then `second`."""
+    assert isinstance(first, nn.Linear)
+    return _linear(second.weight @ first.weight, second(first.bias))
 
 
 def _trunk(source: Path | Source, plain: _PlainModel, device: str | None, images: int | None) -> Trunk:
@@ -425,12 +454,16 @@ def pooled_features(
     return np.concatenate(rows) if rows else np.empty((0, card.dim), np.float32)
 
 
-def _change_trunk(plain: _PlainModel, size: int | None, gem: float | None) -> None:
-    """Change a network to another pooling and to images of another size, if wanted."""
+def _change_trunk(plain: _PlainModel, size: int | None, gem: float | None, squeeze: bool) -> None:
+    """Change a network to another pooling, to images of another size, and to whole images, if wanted."""
     if gem is not None:
         _pool_by_gem(plain, gem)
     if size is not None:
         _resize(plain, size)
+    if squeeze:
+        whole = dataclasses.replace(plain.card.preprocessing, resize=plain.card.preprocessing.crop, squeeze=True)
+        about = f"{plain.card.description} Of whole images, squeezed to a square."
+        plain.card = dataclasses.replace(plain.card, preprocessing=whole, description=about)
 
 
 def _pool_by_gem(plain: _PlainModel, p: float) -> None:

@@ -46,6 +46,9 @@ HEADS = {"trained": "method", "pca": "PCA", "lda": "LDA"}
 """A recipe's `head_end` -> what makes the embedding: the heads that the method trained, or a projection of the trained
 trunk's features."""
 
+ORDERED_HEADS = ("PCA", "LDA")
+"""Values of `HEADS` whose numbers are in the order of their importance."""
+
 TRAINING_DATA = "training_data"
 """Entry of recipe.json: the identity of the images that were trained on, and of a user's own their classes."""
 
@@ -176,6 +179,10 @@ class Card:
             "weights": {file: sha for file, sha in sorted(self.files.items()) if file.endswith(".safetensors")},
         }
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+    def shortened(self, dim: int) -> Card:
+        """Return the card of the first `dim` numbers of the one head's vector, which has a fingerprint of its own."""
+        return dataclasses.replace(self, dim=dim, heads=(Head(self.heads[0].name, dim),))
 
     @property
     def licence_text(self) -> str:

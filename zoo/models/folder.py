@@ -17,6 +17,9 @@ PYTORCH_SUFFIXES = (".pth", ".pt", ".bin", ".ckpt", ".tar")
 CONFIG_FILE, WEIGHTS_FILE, HEADS_FILE = "config.json", "model.safetensors", "heads.safetensors"
 """timm's config.json, the trunk's weights under timm's names, the weights of the heads."""
 
+RELEVANCE_FILE = "relevance.json"
+"""Curve by which a search tells likely results from others without labels (zoo.evaluation.relevance)."""
+
 ONNX = "onnx"
 """Architecture of a foreign ONNX graph, which has no network for torch."""
 
@@ -28,6 +31,7 @@ KNOWN_FILES = (
     HEADS_FILE,
     "recipe.json",
     "results.json",
+    RELEVANCE_FILE,
     "golden.safetensors",
     "golden_text.safetensors",
     "tokenizer.json",

@@ -6,7 +6,7 @@ import importlib.util
 import os
 from collections.abc import Callable, Iterable, Sized
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -27,7 +27,7 @@ from zoo.errors import (
     missing,
     unknown,
 )
-from zoo.models.card import Card, read_card
+from zoo.models.card import ORDERED_HEADS, Card, read_card, read_head
 from zoo.models.folder import check_config, check_files
 from zoo.models.names import find_model
 from zoo.models.onnx_runtime import GRAPH_FILES, graph_file, has_nvidia_driver, open_graph
@@ -64,6 +64,36 @@ class Embedder:
     @property
     def preprocessing(self) -> Preprocessing:
         return self.card.preprocessing
+
+    def shortened(self, dim: int) -> Embedder:
+        """Return the model with the first `dim` numbers of its embedding alone, scaled to unit length.
+
+        The numbers of whitening and of PCA and LDA heads are in the order of their importance, so that the first ones
+        are an embedding too: one that takes less memory and finds a little less.
+
+        Raises:
+            UsageError: `invalid-value` for a dimension outside 1 to the model's, `not-available` for another model.
+        """
+        if dim == self.dim:
+            return self
+        if not 1 <= dim <= self.dim:
+            raise UsageError(f"{self.card.name} has 1 to {self.dim} numbers, not {dim}.", code="invalid-value")
+        if not is_ordered(self.folder, self.card):
+            raise UsageError(
+                f"the numbers of {self.card.name} are in no order of importance, so that {dim} of them are not an "
+                "embedding; those of whitened models (zoo baseline --whiten) and of PCA and LDA heads are.",
+                code="not-available",
+            )
+        return replace(self, card=self.card.shortened(dim), run=lambda pixels: prefix(self.run(pixels), dim))
+
+    def matching(self, card: Card) -> Embedder:
+        """Return the model in the dimension of a card if that is the card of this model, shortened; else the model."""
+        is_prefix = (
+            card.dim < self.dim
+            and len(self.card.heads) == 1
+            and self.card.shortened(card.dim).fingerprint == card.fingerprint
+        )
+        return self.shortened(card.dim) if is_prefix else self
 
     def embed(
         self, images: ImageLike | Iterable[ImageLike], batch_size: int = 64, progress: bool = False
@@ -130,14 +160,15 @@ class Embedder:
             ModelFolderError: `not-available` for an ONNX graph without a network for torch.
         """
         try:
-            from zoo.models.network import load_network
+            from zoo.models.network import load_network, shortened_network
             from zoo.models.torch_runtime import TorchForward
         except ModuleNotFoundError as error:
             raise _missing_torch(error, self.folder, self.precision) from None
         if isinstance(self.run, TorchForward):
             return self.run.network
-        check_files(self.folder, self.card)
-        return load_network(self.card, self.folder)
+        card = read_card(self.folder)
+        check_files(self.folder, card)
+        return shortened_network(load_network(card, self.folder), self.dim)
 
     @cached_property
     def text_tower(self) -> TextTower:
@@ -201,6 +232,22 @@ def _as_iterable(images: ImageLike | Iterable[ImageLike]) -> Iterable[ImageLike]
     return cast("Iterable[ImageLike]", images)
 
 
+def prefix(rows: np.ndarray, dim: int) -> np.ndarray:
+    """Return the first `dim` numbers of rows [n, d], scaled to unit length; unit rows of `dim` numbers stay."""
+    if rows.shape[1] == dim:
+        return rows
+    short = rows[:, :dim]
+    result: np.ndarray = short / np.maximum(np.linalg.norm(short, axis=1, keepdims=True), 1e-12)
+    return result
+
+
+def is_ordered(folder: Path, card: Card) -> bool:
+    """Return whether the numbers of a model's embedding are in the order of their importance."""
+    from zoo.models.baselines import WHITENING_HEAD
+
+    return len(card.heads) == 1 and (card.heads[0].name == WHITENING_HEAD or read_head(folder) in ORDERED_HEADS)
+
+
 def _with_progress(source: Iterable[np.ndarray], total: int | None) -> Iterable[np.ndarray]:
     with Progress("embed", total) as bar:
         for pixels in source:
@@ -215,6 +262,7 @@ def load(
     device: str | None = None,
     revision: str | None = None,
     images: int | None = None,
+    dim: int | None = None,
 ) -> Embedder:
     """Load a model by name or path.
 
@@ -232,6 +280,7 @@ def load(
             model; with a branch or tag the Hub is asked for its current commit.
         images: With "auto", the number of images that are to be embedded. If torch would take long for them, a graph
             is made for the cache (`zoo.models.trunk_graph`), which takes some seconds.
+        dim: Numbers of the embedding, the most important ones, if fewer than the model's (`Embedder.shortened`).
 
     Raises:
         ModelNotFoundError: What `find_model` raises.
@@ -246,6 +295,19 @@ def load(
         check_text("device", device)
     if runtime not in RUNTIMES:
         raise unknown("runtime", runtime, RUNTIMES)
+    embedder = _load(name_or_path, runtime, precision, device, revision, images)
+    return embedder if dim is None else embedder.shortened(dim)
+
+
+def _load(
+    name_or_path: ModelLike,
+    runtime: str,
+    precision: str,
+    device: str | None,
+    revision: str | None,
+    images: int | None,
+) -> Embedder:
+    """Load a model in its own dimension; arguments and errors are those of `load`."""
     folder = find_model(name_or_path, revision)
     card = read_card(folder)
     check_config(folder, card)

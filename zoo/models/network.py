@@ -430,6 +430,17 @@ def load_network(card: Card, folder: Path) -> Network:
     return Network(trunk, heads).eval()
 
 
+def shortened_network(network: Network, dim: int) -> Network:
+    """Return a network whose one head gives its first `dim` numbers alone; a network of that dimension stays."""
+    for name, head in network.heads.items():
+        assert isinstance(head, nn.Linear)
+        if len(network.heads) == 1 and dim < head.out_features:
+            short = nn.Linear(head.in_features, dim)
+            short.load_state_dict({"weight": head.weight[:dim], "bias": head.bias[:dim]})
+            network.heads[name] = short
+    return network.eval()
+
+
 def _load(module: nn.Module, path: Path) -> None:
     try:
         module.load_state_dict(load_file(path))

@@ -278,9 +278,15 @@ def training_facts(folder: Path) -> dict[str, Any]:
     return {**facts, "missing": missing}
 
 
-def record_training(folder: Path) -> None:
-    """Write the `training_facts` into every measurement of a model folder, as `made`."""
+def record_training(folder: Path, made_by: str | None = None) -> None:
+    """Write the `training_facts` into every measurement of a model folder, as `made`.
+
+    made_by: the command that made the model, if recipe.json does not record it.
+    """
     made = training_facts(folder)
+    if made_by is not None:
+        made["command"] = made_by
+        made["missing"].pop("command", None)
     with locked(folder):
         write_json(folder / RESULTS_FILE, [{**result, MADE: made} for result in read_results(folder)])
 

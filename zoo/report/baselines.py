@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,9 @@ from zoo import paths
 from zoo.console import count, interval_text
 from zoo.data.dataset import Dataset, subset
 from zoo.data.folder import ClassSplit, split_classes
+from zoo.data.images import open_image
 from zoo.data.table import LABEL, PATH
-from zoo.errors import HubError, HubUnreachableError, UsageError, ZooError
+from zoo.errors import HubError, HubUnreachableError, UsageError, ZooError, command
 from zoo.evaluation.embeddings import read_embeddings, write_embeddings
 from zoo.evaluation.evaluate import METRICS, evaluate
 from zoo.evaluation.inputs import unit_rows
@@ -33,7 +35,7 @@ from zoo.models.catalogue import ModelInfo, list_models
 from zoo.models.load import load
 from zoo.models.names import find_model
 from zoo.models.results import Evaluation
-from zoo.models.whitening import fit_whitening, within_class_whitening
+from zoo.models.whitening import SHRINK, check_can_be_whitened, default_dim, fit_whitening, within_class_whitening
 from zoo.render import Table
 from zoo.report.figures import COLOURS, trade_off
 from zoo.report.html import SVG, Legend, Paragraph, Picture, Section, page
@@ -46,11 +48,16 @@ LEAST_CLASSES = 8
 FIT_SHARE = 0.5
 """The share of the classes that the whitening and the linear map are fitted on."""
 
-SHRINK = 0.1
-"""The share of the mean variance that is added to every direction of a fit."""
 
 CHOSEN_BY = "map_at_r"
 """The metric that decides the recommendation."""
+
+CHARACTERS = ("glyphs", "omniglot")
+"""Data sets of drawn characters."""
+
+SEEN, LARGE, COLOURLESS = 32, 64, 4
+"""Number of images that show whether they are photographs, the pixels of the short side and the mean range of the
+channels, 0 to 255, that photographs exceed."""
 
 FLOAT_BYTES = 4
 
@@ -105,6 +112,7 @@ class BaselineComparison:
         seed: The seed that drew them.
         rows: The best MAP@R first.
         left_out: Model -> why it was not measured.
+        not_whitened: Model -> why it has no whitened row.
         recommendation: Sentences: which model, and whether to train.
     """
 
@@ -116,6 +124,7 @@ class BaselineComparison:
     seed: int
     rows: tuple[BaselineScore, ...]
     left_out: Mapping[str, str]
+    not_whitened: Mapping[str, str]
     recommendation: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -148,6 +157,29 @@ def available_models(names: Sequence[str] = (), hub: bool = True) -> list[ModelI
     return [model for model in known if hub or model.folder is not None or model.status == "package"]
 
 
+def suitable_models(models: Sequence[ModelInfo], images: Dataset) -> tuple[list[ModelInfo], dict[str, str]]:
+    """Return the models that suit the images, and why each of the others does not.
+
+    Models of drawn characters know nothing of photographs.
+    """
+    if not are_photographs(images):
+        return list(models), {}
+    drawn = [model for model in models if model.dataset in CHARACTERS]
+    reason = "of drawn characters, not for photographs; name it with --model to measure it all the same"
+    return [model for model in models if model not in drawn], {model.name: reason for model in drawn}
+
+
+def are_photographs(images: Dataset) -> bool:
+    """Return whether images are large and have colour, as photographs, by `SEEN` of them, drawn evenly."""
+    large = coloured = seen = 0
+    for row in range(0, len(images), max(1, len(images) // SEEN)):
+        image = open_image(images.images[row], draft=LARGE + 1).convert("RGB")
+        seen += 1
+        large += min(image.size) > LARGE
+        coloured += bool(np.ptp(np.asarray(image, np.int16), axis=2).mean() > COLOURLESS)
+    return 2 * large > seen and 2 * coloured > seen
+
+
 def compare_baselines(
     images: Dataset,
     models: Sequence[ModelInfo],
@@ -155,6 +187,8 @@ def compare_baselines(
     device: str | None = None,
     runtime: str = "auto",
     seed: int = 0,
+    source: str = "DIR",
+    left_out: Mapping[str, str] = MappingProxyType({}),
     progress: Callable[[str], None] = lambda _: None,
 ) -> BaselineComparison:
     """Measure the models on readable images of a folder or table.
@@ -166,6 +200,8 @@ def compare_baselines(
         device: As in `zoo.load`.
         runtime: As in `zoo.load`.
         seed: The seed that draws the classes of the fits.
+        source: The folder or table of the images, for the commands of the recommendation.
+        left_out: Models that are not to be measured -> why.
         progress: Receives a line per model.
 
     Raises:
@@ -176,17 +212,18 @@ def compare_baselines(
     is_measured = np.isin(labelled.sources, parts.test.sources) if parts else np.ones(len(labelled), np.bool_)
     measured = parts.test if parts else labelled
     rows: list[BaselineScore] = []
-    left_out: dict[str, str] = {}
+    absent = dict(left_out)
+    not_whitened: dict[str, str] = {}
     for model in models:
         progress(model.name)
         try:
-            embedded = _embed_cached(model.name, labelled, batch_size, device, runtime, _without_hub(model, left_out))
+            embedded = _embed_cached(model.name, labelled, batch_size, device, runtime, _without_hub(model, absent))
         except (ZooError, OSError) as error:
-            left_out[model.name] = _reason(error)
+            absent[model.name] = _reason(error)
             continue
-        rows += _measure(embedded, labelled, is_measured, measured)
+        rows += _measure(embedded, labelled, is_measured, measured, not_whitened)
     if not rows:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in absent.items())
         raise UsageError(f"no model could be measured. {reasons}", code="no-images")
     rows.sort(key=lambda row: -row.metrics[CHOSEN_BY])
     return BaselineComparison(
@@ -197,8 +234,9 @@ def compare_baselines(
         fitted_classes=len(parts.train.classes) if parts else 0,
         seed=seed,
         rows=tuple(rows),
-        left_out=left_out,
-        recommendation=tuple(recommend(rows)),
+        left_out=absent,
+        not_whitened=not_whitened,
+        recommendation=tuple(recommend(rows, source)),
     )
 
 
@@ -264,11 +302,15 @@ def fit_linear(features: np.ndarray, labels: np.ndarray, shrink: float = SHRINK)
     return weight.astype(np.float32), (-weight @ features.mean(axis=0, dtype=np.float64)).astype(np.float32)
 
 
-def recommend(rows: Sequence[BaselineScore]) -> Iterator[str]:
+def recommend(rows: Sequence[BaselineScore], source: str = "DIR") -> Iterator[str]:
     """Yield the recommendation for rows with the best first, by paired differences over classes.
 
     All forms beside the best are one family. A model that knows images of the measured classes is chosen only if all
     do.
+
+    Args:
+        rows: The rows.
+        source: The folder or table of the images, for the commands.
     """
     forms = [row for row in rows if row.form != LINEAR]
     fair = [row for row in forms if not row.notes] or forms
@@ -293,10 +335,24 @@ def recommend(rows: Sequence[BaselineScore]) -> Iterator[str]:
     yield from best.notes[:1]
     if not best.notes:
         yield from dict.fromkeys(f"Not chosen: {note}" for row in forms for note in row.notes[:1])
-    yield from _training_advice(rows, best)
+    yield from _commands(best, source)
+    yield from _training_advice(rows, best, source)
 
 
-def _training_advice(rows: Sequence[BaselineScore], best: BaselineScore) -> Iterator[str]:
+def _commands(best: BaselineScore, source: str) -> Iterator[str]:
+    """Yield the commands that make the best form a model, and a gallery of it."""
+    name = best.model
+    if best.form == WHITENED:
+        name = f"{best.model}-whitened"
+        yield f"Make it: {command('baseline', best.model, '--as', name, '--whiten', source)}"
+    yield f"Use it: {command('index', name, source, '--out', 'GALLERY')}"
+    yield (
+        "A gallery of another model takes it over, unless its labelled items show it to be worse: "
+        f"{command('gallery', 'rebuild', 'GALLERY', '--model', name, '--swap')}"
+    )
+
+
+def _training_advice(rows: Sequence[BaselineScore], best: BaselineScore, source: str) -> Iterator[str]:
     """Yield whether training is worthwhile, by the linear map of the best form's model."""
     trained = next((row for row in rows if row.form == LINEAR and row.model == best.model), None)
     if trained is None:
@@ -306,12 +362,13 @@ def _training_advice(rows: Sequence[BaselineScore], best: BaselineScore) -> Iter
     (verdict,) = judge([difference], [None])
     bounds = f"{difference.mean:+.4f} ({interval_text(difference.interval, '+')})"
     text = f"a linear map fitted with the labels of other classes changes MAP@R by {bounds}"
+    finetune = command("finetune", source, "--from", best.model)
     if verdict.word == BETTER:
-        yield f"Training helps: {text}. Next: zoo finetune DIR --from {best.model}"
+        yield f"Training helps: {text}. Next: {finetune}"
     elif verdict.word == WORSE:
-        yield f"Labels do not help a linear map: {text}. Use {best.title} as it is, or train the network: zoo finetune."
+        yield f"Labels do not help a linear map: {text}. Use {best.title} as it is, or train the network: {finetune}"
     else:
-        yield f"Undecided whether to train: {text}. Start with {best.title}; zoo finetune measures what training gains."
+        yield f"Undecided whether to train: {text}. Start with {best.title}; what training gains: {finetune}"
 
 
 def _divide(images: Dataset, seed: int) -> tuple[Dataset, ClassSplit | None]:
@@ -327,9 +384,16 @@ def _divide(images: Dataset, seed: int) -> tuple[Dataset, ClassSplit | None]:
 
 
 def _measure(
-    embedded: EmbeddedImages, images: Dataset, is_measured: np.ndarray, measured: Dataset
+    embedded: EmbeddedImages,
+    images: Dataset,
+    is_measured: np.ndarray,
+    measured: Dataset,
+    not_whitened: dict[str, str],
 ) -> Iterator[BaselineScore]:
-    """Yield the rows of a model: plain, and whitened and linear where other classes are there to fit on."""
+    """Yield the rows of a model: plain, and whitened and linear where other classes are there to fit on.
+
+    Why there is no whitened row is written to `not_whitened`.
+    """
     notes = (
         *learnt_classes(embedded.folder).among_classes(measured).notes(embedded.name),
         *read_whitened_classes(embedded.folder).among_classes(measured).notes(embedded.name, "was whitened on"),
@@ -340,14 +404,15 @@ def _measure(
         return
     fit = unit_rows(embedded.rows[~is_measured])
     labels = images.labels[~is_measured]
-    dim = min(fit.shape[1], (len(fit) - 1) // 2)  # a direction needs images
-    maps = {LINEAR: lambda: fit_linear(fit, labels), WHITENED: lambda: fit_whitening(fit, dim, SHRINK)}
-    for form, make in maps.items():
-        try:
-            weight, bias = make()
-        except UsageError:  # the rows vary along fewer directions
-            continue
-        yield _row(embedded, form, rows @ weight.T + bias, measured, notes)
+    weight, bias = fit_linear(fit, labels)
+    yield _row(embedded, LINEAR, rows @ weight.T + bias, measured, notes)
+    try:
+        check_can_be_whitened(read_card(embedded.folder))
+        weight, bias = fit_whitening(fit, default_dim(*fit.shape), SHRINK)
+    except UsageError as error:
+        not_whitened[embedded.name] = str(error).rstrip(".")
+    else:
+        yield _row(embedded, WHITENED, rows @ weight.T + bias, measured, notes)
 
 
 def _row(
@@ -429,11 +494,17 @@ def protocol(comparison: BaselineComparison) -> str:
 def remarks(comparison: BaselineComparison) -> list[str]:
     """Return the notes on rows (*) and intervals, and the models that were left out."""
     notes = list(dict.fromkeys(f"* {note}" for row in comparison.rows for note in row.notes))
-    by_reason: dict[str, list[str]] = {}
-    for name, reason in comparison.left_out.items():
-        by_reason.setdefault(reason, []).append(name)
     notes.append(f"Intervals are {ONE_SEED}.")
-    return notes + [f"not measured: {', '.join(names)}: {reason}" for reason, names in by_reason.items()]
+    notes += [f"not whitened: {', '.join(names)}: {reason}" for reason, names in _by_reason(comparison.not_whitened)]
+    return notes + [f"not measured: {', '.join(names)}: {reason}" for reason, names in _by_reason(comparison.left_out)]
+
+
+def _by_reason(reasons: Mapping[str, str]) -> list[tuple[str, list[str]]]:
+    """Return each reason with the names that have it."""
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        by_reason.setdefault(reason, []).append(name)
+    return list(by_reason.items())
 
 
 def as_html(comparison: BaselineComparison) -> str:

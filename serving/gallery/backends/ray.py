@@ -23,6 +23,7 @@ from serving.gallery.matching import ImageFile
 from serving.gallery.originals import read_image
 from serving.gallery.types import Thumbnail, decode_image
 from zoo.errors import GalleryError, ImageError, ModelMismatchError, UsageError, check_at_least, missing
+from zoo.models.card import Card
 from zoo.models.load import Embedder, load
 from zoo.paths import core_count
 
@@ -74,7 +75,7 @@ def on_ray(model_ref: str, folder: Path, address: str | None = None, workers: in
         run: IndexingRun, embedder: Embedder, files: Sequence[ImageFile], batch_size: int, progress: bool
     ) -> None:
         with _cluster(address, workers) as size, _worker_errors():
-            worker = (model_ref, embedder.precision, embedder.card.fingerprint, _absolute(folder), known_hashes(run))
+            worker = (model_ref, embedder.precision, embedder.card, _absolute(folder), known_hashes(run))
             write(run, files, _outcomes(list(tables(files, batch_size)), worker, batch_size, size), progress)
 
     return embed
@@ -106,21 +107,21 @@ def write(run: IndexingRun, files: Sequence[ImageFile], outcomes: Iterable[pa.Ta
 class EmbeddingWorker:
     """A process that reads, decodes and embeds files, one table after another."""
 
-    def __init__(self, model_ref: str, precision: str, fingerprint: str, folder: str, hashes: Any) -> None:
+    def __init__(self, model_ref: str, precision: str, card: Card, folder: str, hashes: Any) -> None:
         """Load the model. `hashes`: of images that the gallery has, from `sorted_hashes`, or Ray's reference to them.
 
         Raises:
             GalleryError: If this machine lacks the folder of the images (code "not-found").
-            ModelMismatchError: If `model_ref` is a model with another fingerprint on this machine.
+            ModelMismatchError: If `model_ref` is another model than that of the card on this machine.
         """
         host = socket.gethostname()
         if not Path(folder).is_dir():
             raise GalleryError(f"{host} has no folder {folder}; each worker reads the images.", code="not-found")
-        self.model = load(model_ref, runtime="onnx", precision=precision)
-        if self.model.card.fingerprint != fingerprint:
+        self.model = load(model_ref, runtime="onnx", precision=precision).matching(card)
+        if self.model.card.fingerprint != card.fingerprint:
             raise ModelMismatchError(
                 f"{model_ref} on {host} is another model ({self.model.card.fingerprint[:12]}) than where indexing was "
-                f"started ({fingerprint[:12]}). Put the same model on all machines."
+                f"started ({card.fingerprint[:12]}). Put the same model on all machines."
             )
         if not isinstance(hashes, np.ndarray):
             import ray

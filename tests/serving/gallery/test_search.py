@@ -159,7 +159,7 @@ def test_a_model_without_it_is_served_in_fp32_where_nobody_watches(
     """The case after a rebuild to a model that was not exported in int8."""
     card: Card = read_card(model_folder)
     with pytest.raises(VariantNotFoundError):
-        Models(precision="int8").load(card.fingerprint, str(model_folder))
+        Models(precision="int8").load(card, str(model_folder))
     models = Models(precision="int8", or_fp32=True)
     searcher = Searcher.open(gallery_folder, models=models)
     assert searcher.embedder.precision == "fp32"

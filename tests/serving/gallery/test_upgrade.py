@@ -192,24 +192,55 @@ def test_what_not_worse_means() -> None:
     assert compared([0.0] * 40, [0] * 40).undecided() is not None
 
 
-def test_a_worse_model_is_not_taken(gallery: Path, model: Embedder, tmp_path: Path, capsys: Capture) -> None:
+def write_blind_model(folder: Path, rows: int) -> Path:
+    """A model that sees one corner of the picture: the first `rows` of the 192 means that the toy sees."""
     import onnx
     from onnx import numpy_helper
 
     from zoo.files import sha256_of
     from zoo.models.card import read_card
 
-    bad = toys.write_model(tmp_path / "bad", seed=3, name="bad")
-    graph = onnx.load(bad / "onnx" / "model.onnx")
+    toys.write_model(folder, seed=3, name="bad")
+    graph = onnx.load(folder / "onnx" / "model.onnx")
     for tensor in graph.graph.initializer:
-        if tensor.name == "projection":  # a model that sees one corner of the picture
+        if tensor.name == "projection":
             values = numpy_helper.to_array(tensor).copy()
-            values[3:] = 0
+            values[rows:] = 0
             tensor.CopyFrom(numpy_helper.from_array(values, "projection"))
-    onnx.save(graph, bad / "onnx" / "model.onnx")
-    card = read_card(bad)
-    files = {**card.files, "onnx/model.onnx": sha256_of(bad / "onnx" / "model.onnx")}
-    type(card)(**{**vars(card), "files": files}).write(bad)
+    onnx.save(graph, folder / "onnx" / "model.onnx")
+    card = read_card(folder)
+    files = {**card.files, "onnx/model.onnx": sha256_of(folder / "onnx" / "model.onnx")}
+    type(card)(**{**vars(card), "files": files}).write(folder)
+    return folder
+
+
+def test_a_clearly_worse_model_is_swapped_in_by_force_alone(model: Embedder, tmp_path: Path, capsys: Capture) -> None:
+    rng = np.random.default_rng(5)
+    for label in range(12):
+        (tmp_path / "grids" / f"grid{label}").mkdir(parents=True)
+        grid = rng.uniform(0, 255, (8, 8, 3))
+        for number in range(4):
+            noisy = np.clip(grid + rng.normal(0, 20, grid.shape), 0, 255).astype(np.uint8)
+            Image.fromarray(noisy).resize((32, 32)).save(tmp_path / "grids" / f"grid{label}" / f"{number}.png")
+    gallery = tmp_path / "g"
+    index_folder(model, str(model.folder), tmp_path / "grids", gallery)
+    bad = write_blind_model(tmp_path / "bad", 1)
+    outcome = told(capsys, "gallery rebuild", gallery, "--model", bad, "--swap")
+    assert outcome["compared"][1]["loss"]["intervals"]["recall_at_1"][0] > 0.2
+    assert (outcome["swapped"], run("gallery rebuild", gallery, "--model", bad, "--swap")) == (False, 1)
+    again = shlex.split(capsys.readouterr().out.strip().rpartition("zoo gallery rebuild ")[2])
+    assert again[-1] == "--force"
+    with VectorGallery.open(gallery) as opened:
+        assert opened.card == model.card
+    with raises(UsageError, "option-without-effect"):
+        run("gallery rebuild", gallery, "--model", bad, "--force")
+    assert run("gallery rebuild", *again) == 0
+    with raises(UsageError, "already-exists"):
+        run("gallery rebuild", gallery, "--model", bad)
+
+
+def test_a_worse_model_is_not_taken(gallery: Path, model: Embedder, tmp_path: Path, capsys: Capture) -> None:
+    bad = write_blind_model(tmp_path / "bad", 3)
     assert run("gallery rebuild", gallery, "--model", bad, "--swap-if-not-worse") == 1
     said = capsys.readouterr().out
     assert "The new model is not shown to be better or worse. It is not shown that no score falls" in said

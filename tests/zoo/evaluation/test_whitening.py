@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.raising import raises
 from zoo.data.dataset import Dataset
+from zoo.errors import UsageError
 from zoo.evaluation.whitening import compare_whitening
 
 MODEL = {"name": "toy", "fingerprint": "f" * 64}
@@ -32,18 +34,17 @@ def of_classes(names: list[str]) -> Dataset:
 
 def test_noise_that_whitening_enlarges_makes_it_worse() -> None:
     features, classes = clusters(noisy=True)
-    compared = compare_whitening(features, classes, MODEL, None)
-    assert compared is not None
+    compared = compare_whitening(features, classes, MODEL, None, shrink=0)
     assert (compared.data.classes, compared.data.images, compared.worse, compared.kept) == (6, 60, True, False)
     assert all(row.difference_interval[1] < 0 for row in compared.rows)
     asked = compare_whitening(features, classes, MODEL, 2)  # without the noise
-    assert asked is not None
-    assert asked.kept
+    assert (asked.dim, asked.kept) == (2, True)
+    shrunk = compare_whitening(features, classes, MODEL, None)
+    assert shrunk.kept, "the default enlarges noise less"
 
 
 def test_a_direction_that_all_classes_share_makes_whitening_better() -> None:
-    compared = compare_whitening(*clusters(noisy=False), MODEL, None)
-    assert compared is not None
+    compared = compare_whitening(*clusters(noisy=False), MODEL, None, shrink=0)
     assert compared.kept
     assert next(row for row in compared.rows if row.metric == "map_at_r").difference > 0.1
 
@@ -53,7 +54,6 @@ def test_images_without_a_class_are_not_measured() -> None:
     names = [images.classes[label] for label in images.labels]
     few = of_classes(["" if name in ("class0", "class1") else name for name in names])
     compared = compare_whitening(features, few, MODEL, None)
-    assert compared is not None
     assert (compared.data.classes, compared.data.images, compared.fitted_images) == (
         5,
         50,
@@ -63,5 +63,5 @@ def test_images_without_a_class_are_not_measured() -> None:
 
 @pytest.mark.parametrize("classes", [1, 7])
 def test_few_classes_are_not_compared(classes: int) -> None:
-    features, names = clusters(noisy=True, classes=classes)
-    assert compare_whitening(features, names, MODEL, None) is None
+    with raises(UsageError, "too-few-samples"):
+        compare_whitening(*clusters(noisy=True, classes=classes), MODEL, None)

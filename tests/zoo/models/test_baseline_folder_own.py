@@ -29,6 +29,7 @@ from zoo.evaluation.whitening import read_whitening_comparison
 from zoo.models.card import read_card
 from zoo.models.golden import draw_images
 from zoo.models.names import find_model
+from zoo.models.trunk_graph import normalised
 from zoo.models.verify import verify, verify_records
 
 pytestmark = pytest.mark.slow
@@ -53,7 +54,7 @@ def folder_of_pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_whitening_is_a_head_of_the_model(
     folder_of_pictures: Path, own_zoo: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whiten = ["--whiten", str(folder_of_pictures), "--dim", "6"]
+    whiten = ["--whiten", str(folder_of_pictures), "--dim", "6", "--shrink", "0"]
     assert main(["baseline", "org/conv4", "--as", "mine", *whiten]) == 0
     folder = own_zoo / "models" / "mine"
     assert f"6 numbers of conv4, whitened on 40 images, written to {folder}" in capsys.readouterr().out
@@ -82,7 +83,7 @@ def test_an_unreadable_image_is_left_out(
     folder = Path(shutil.copytree(folder_of_pictures, tmp_path / "pictures"))
     files = sorted(folder.rglob("*.png"))
     (folder / "class1" / "broken.jpg").write_bytes(b"no picture")
-    whiten = ["--whiten", str(folder), "--dim", "6"]
+    whiten = ["--whiten", str(folder), "--dim", "6", "--shrink", "0"]
     assert main(["baseline", "org/conv4", "--as", "mine", *whiten]) == 0
     assert main(["baseline", "org/conv4", "--as", "strict", *whiten, "--strict"]) == 1
     assert zoo.load("strict").dim == 6
@@ -99,7 +100,7 @@ def test_an_unreadable_image_is_left_out(
     for file in files:
         file.write_bytes(b"")
     with raises(ImageError, "no-images") as caught:
-        run(["baseline", "org/conv4", "--as", "none", "--whiten", str(folder)])
+        run(["baseline", "org/conv4", "--as", "none", "--whiten", str(folder), "--dim", "6"])
     assert "41 images" in str(caught.value)
 
 
@@ -114,7 +115,7 @@ def test_a_table_whitens_like_its_images(
     )
     with table.open("a") as file:
         file.write("\nmissing.png,train\n")
-    assert main(["baseline", "org/conv4", "--as", "mine", "--whiten", str(table), "--dim", "6"]) == 0
+    assert main(["baseline", "org/conv4", "--as", "mine", "--whiten", str(table), "--dim", "6", "--shrink", "0"]) == 0
     printed = capsys.readouterr()
     assert "whitened on 31 images" in printed.out
     assert "missing.png" in printed.err
@@ -267,7 +268,9 @@ def test_a_plain_copy_and_a_data_set_to_whiten_on(
         (["--as", "Bad Name"], "invalid-value", "'Bad Name'"),
         (["--as", "x", "--dim", "4"], "missing-value", "--whiten DIR"),
         (["--as", "x", "--whiten", "DIR", "--dim", "9"], "invalid-value", "9"),
-        (["--as", "x", "--whiten", "DIR", "--limit", "3"], "too-few-samples", "2 directions"),
+        (["--as", "x", "--whiten", "DIR", "--limit", "3"], "too-few-samples", "17 or more"),
+        (["--as", "x", "--whiten", "DIR", "--limit", "3", "--dim", "3"], "too-few-samples", "2 directions"),
+        (["--as", "x", "--whiten", "DIR", "--power", "2"], "invalid-value", "--power"),
         (["--as", "x", "--whiten", "DIR", "--limit", "1"], "invalid-value", "--limit"),
         (["--as", "x", "--whiten", "DIR", "--whiten-on", "glyphs"], None, "--whiten"),
         (["--as", "x", "--whiten", "nowhere"], None, "nowhere"),
@@ -291,13 +294,53 @@ def test_wrong_arguments_are_refused_and_nothing_is_written(
     assert not (own_zoo / "models").exists() or not list((own_zoo / "models").iterdir())
 
 
+def test_a_model_with_a_head_is_whitened_as_its_vectors_are(folder_of_pictures: Path) -> None:
+    """The new head is both maps in one: a whitening of the vectors that the old head gives before they are scaled."""
+    files = sorted(folder_of_pictures.rglob("*.png"))
+    whiten = ["--whiten", str(folder_of_pictures), "--dim", "6", "--shrink", "0", "--power", "0.25"]
+    assert main(["baseline", "margin-conv4-glyphs", "--as", "white", *whiten]) == 0
+    module = zoo.load("margin-conv4-glyphs", "torch").module
+    pixels = np.stack([to_pixels(file, zoo.load("white").preprocessing) for file in files])
+    with torch.inference_mode():
+        images = torch.from_numpy(normalised(pixels, zoo.load("white").preprocessing))
+        vectors = next(iter(module.heads.values()))(module.trunk(images)).double().numpy()
+    centred = vectors - vectors.mean(0)
+    _, spread, directions = np.linalg.svd(centred, full_matrices=False)
+    expected = centred @ directions[:6].T / (spread[:6] ** 2 / (len(files) - 1)) ** 0.25
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    rows = zoo.load("white").embed(files)
+    np.testing.assert_allclose(rows * np.sign((rows * expected).sum(0)), expected, atol=1e-4)
+
+
+def test_a_whitening_that_cannot_be_compared_says_why(
+    folder_of_pictures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Four classes are too few to hold some out; the fault: the promised comparison was left out in silence."""
+    whiten = ["--whiten", str(folder_of_pictures), "--dim", "6"]
+    assert main(["baseline", "margin-conv4-glyphs", "--as", "white", *whiten]) == 0
+    assert "not compared with the plain model" in capsys.readouterr().out
+    assert main(["baseline", "margin-conv4-glyphs", "--as", "again", *whiten, "--json"]) == 0
+    assert "4 classes" in json.loads(capsys.readouterr().out)["not_compared"]
+
+
 @pytest.mark.usefixtures("hub")
-def test_an_existing_name_and_whitening_of_heads_are_refused(folder_of_pictures: Path) -> None:
+@pytest.mark.parametrize("squeeze", [False, True])
+def test_whole_images_can_be_squeezed(squeeze: bool) -> None:
+    """Two wide images that differ at their sides alone are one image in the centre, and two as a whole."""
+    run(["baseline", "timm/resnet10t.toy_in1k", "--as", "mine", *(["--squeeze"] if squeeze else [])])
+    images = np.zeros((2, 40, 120, 3), np.uint8)
+    images[1, :, :30] = 255
+    first, second = zoo.load("mine").embed(images)
+    assert np.allclose(first, second, atol=1e-6) != squeeze
+
+
+@pytest.mark.usefixtures("hub")
+def test_an_existing_name_and_whitening_of_several_heads_are_refused(folder_of_pictures: Path) -> None:
     run(["baseline", "timm/resnet10t.toy_in1k", "--as", "mine"])
     with raises(UsageError, "already-exists"):
         run(["baseline", "timm/resnet10t.toy_in1k", "--as", "mine"])
     with raises(UsageError, "not-available"):
-        run(["baseline", "margin-conv4-glyphs", "--as", "other", "--whiten", str(folder_of_pictures)])
+        run(["baseline", "diva-conv4-glyphs", "--as", "other", "--whiten", str(folder_of_pictures)])
     run(["baseline", "margin-conv4-glyphs", "--as", "other"])
     assert zoo.load("other").card.fingerprint == zoo.load("margin-conv4-glyphs").card.fingerprint
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import replace
 
 import numpy as np
@@ -25,6 +26,7 @@ from zoo.report.baselines import (
     compare_baselines,
     fit_linear,
     recommend,
+    suitable_models,
 )
 
 MODELS = ("margin-conv4-glyphs", "r-margin-conv4-glyphs")
@@ -32,14 +34,14 @@ MODELS = ("margin-conv4-glyphs", "r-margin-conv4-glyphs")
 
 @pytest.fixture
 def pictures(tmp_path, monkeypatch):
-    """Ten classes of five pictures, bars of one angle with noise."""
+    """Ten classes of thirty pictures, bars of one angle with noise."""
     monkeypatch.setenv("ZOO_HOME", str(tmp_path / "home"))
     rng = np.random.default_rng(3)
     x, y = np.meshgrid(np.arange(32) - 16, np.arange(32) - 16)
     for label in range(10):
         folder = tmp_path / "pictures" / f"angle{label}"
         folder.mkdir(parents=True)
-        for number in range(5):
+        for number in range(30):
             angle = np.pi * (label + 0.2 * rng.standard_normal()) / 10
             bar = np.abs(np.cos(angle) * x + np.sin(angle) * y) < 3
             noisy = np.clip(200 * bar + 30 * rng.standard_normal(bar.shape), 0, 255)
@@ -67,9 +69,9 @@ def test_scores_are_of_classes_that_nothing_was_fitted_on(pictures, capsys):
         (name, form) for name in MODELS for form in (PLAIN, WHITENED, LINEAR)
     }
     assert (comparison["images"], comparison["classes"], comparison["fitted_images"], comparison["fitted_classes"]) == (
-        25,
+        150,
         5,
-        25,
+        150,
         5,
     )
     images = load_dataset(FOLDER, "all", pictures)
@@ -120,19 +122,42 @@ def test_shipped_models_and_packages_need_no_hub():
     assert "dinov2-s14" in {model.name for model in available_models()}
 
 
+def test_models_of_characters_are_not_measured_on_photographs(pictures):
+    grey = load_dataset(FOLDER, "all", pictures)
+    colour = replace(grey, images=[np.full((80, 90, 3), (200, 60, 10), np.uint8)] * len(grey))
+    small = replace(grey, images=[np.full((32, 32, 3), (200, 60, 10), np.uint8)] * len(grey))
+    models = available_models(hub=False)
+    assert suitable_models(models, grey) == suitable_models(models, small) == (models, {})
+    kept, left_out = suitable_models(models, colour)
+    assert "photos" in {model.name for model in kept}
+    assert {name for name in left_out if "glyphs" in name} == {m.name for m in models if m.name.endswith("-glyphs")}
+    assert not left_out.keys() & {model.name for model in kept}
+
+
+def test_what_is_not_whitened_is_said(pictures):
+    images = load_dataset(FOLDER, "all", pictures)
+    few = zoo.data.dataset.subset(images, np.arange(300) % 30 < 5, "all")
+    comparison = compare_baselines(few, available_models(["margin-conv4-glyphs"]))
+    assert {row.form for row in comparison.rows} == {PLAIN, LINEAR}
+    assert list(comparison.not_whitened) == ["margin-conv4-glyphs"]
+    assert any("25 images" in remark for remark in baselines.remarks(comparison))
+
+
 def test_few_classes_are_measured_plain(pictures):
     images = load_dataset(FOLDER, "all", pictures)
     few = zoo.data.dataset.subset(images, images.labels < 4, "all")
     comparison = compare_baselines(few, available_models(MODELS[:1]))
     assert [(row.form, comparison.fitted_images) for row in comparison.rows] == [(PLAIN, 0)]
     with raises(UsageError, "too-few-samples"):
-        compare_baselines(zoo.data.dataset.subset(images, np.arange(50) % 5 == 0, "all"), available_models(MODELS[:1]))
+        compare_baselines(
+            zoo.data.dataset.subset(images, np.arange(300) % 30 == 0, "all"), available_models(MODELS[:1])
+        )
 
 
 def test_two_classes_of_three_images_are_measured(pictures):
     """Each image has five neighbours, fewer than the eight of the usual R@8."""
     images = load_dataset(FOLDER, "all", pictures)
-    few = zoo.data.dataset.subset(images, (images.labels < 2) & (np.arange(50) % 5 < 3), "all")
+    few = zoo.data.dataset.subset(images, (images.labels < 2) & (np.arange(300) % 30 < 3), "all")
     (row,) = compare_baselines(few, available_models(MODELS[:1])).rows
     assert 0 <= row.metrics["map_at_r"] <= row.metrics["recall_at_1"] <= 1
 
@@ -162,6 +187,12 @@ def test_overlapping_intervals_are_undecided_and_clear_ones_are_not():
     tied = " ".join(recommend([row("a", PLAIN, good, 9), row("c", WHITENED, noisy, 2), row("b", PLAIN, bad, 1)]))
     assert tied.startswith("Undecided between a, plain")
     assert "c, whitened is the fastest" in tied
+    whitened = list(recommend([row("c", WHITENED, good, 2), row("b", PLAIN, bad, 1)], "my pictures"))
+    commands = [shlex.split(text.partition(": zoo ")[2]) for text in whitened if ": zoo " in text]
+    assert commands[0] == ["baseline", "c", "--as", "c-whitened", "--whiten", "my pictures"]
+    assert [words[: words.index("--model") + 2] for words in commands if "--model" in words] == [
+        ["gallery", "rebuild", "GALLERY", "--model", "c-whitened"]
+    ]
     better = [row("a", LINEAR, [score + 0.1 for score in good], 9), row("a", PLAIN, good, 9)]
     assert "Training helps" in " ".join(recommend(better))
     worse = [better[1], replace(better[0], class_scores=row("a", LINEAR, bad, 9).class_scores)]

@@ -53,7 +53,7 @@ class Workers:
         self, run: IndexingRun, embedder: Embedder, files: Sequence[ImageFile], batch_size: int, progress: bool
     ) -> None:
         known = ray.known_hashes(run)
-        worker = EmbeddingWorker(str(self.model.folder), "fp32", embedder.card.fingerprint, str(self.folder), known)
+        worker = EmbeddingWorker(str(self.model.folder), "fp32", embedder.card, str(self.folder), known)
         write(run, files, self._outcomes(worker, tables(files, batch_size)), progress)
 
     def _outcomes(self, worker: EmbeddingWorker, handed: Iterator[pa.Table]) -> Iterator[pa.Table]:
@@ -132,7 +132,7 @@ def test_what_is_removed_while_workers_know_it_stays_removed(model: Embedder, pi
         run: IndexingRun, embedder: Embedder, files: Sequence[ImageFile], batch_size: int, progress: bool
     ) -> None:
         known = ray.known_hashes(run)
-        worker = EmbeddingWorker(str(model.folder), "fp32", model.card.fingerprint, str(pictures), known)
+        worker = EmbeddingWorker(str(model.folder), "fp32", model.card, str(pictures), known)
         run.gallery.remove([3])
         write(run, files, map(worker, tables(files, batch_size)), progress)
 
@@ -142,7 +142,7 @@ def test_what_is_removed_while_workers_know_it_stays_removed(model: Embedder, pi
 
 def test_a_worker_has_a_row_for_every_file(model: Embedder, folder: Path) -> None:
     files, *_ = find_images(folder)
-    worker = EmbeddingWorker(str(model.folder), "fp32", model.card.fingerprint, str(folder), sorted_hashes([]))
+    worker = EmbeddingWorker(str(model.folder), "fp32", model.card, str(folder), sorted_hashes([]))
     (table,) = tables(files, 64)
     outcome = worker(table)
     assert outcome["number"].to_pylist() == list(range(len(files)))
@@ -181,10 +181,10 @@ def test_long_lists_are_handed_out_in_few_tables(monkeypatch: pytest.MonkeyPatch
 
 def test_workers_that_lack_something_say_so(model: Embedder, other_model: Embedder, pictures: Path) -> None:
     with raises(GalleryError, "not-found") as caught:
-        EmbeddingWorker(str(model.folder), "fp32", model.card.fingerprint, "/no/where", sorted_hashes([]))
+        EmbeddingWorker(str(model.folder), "fp32", model.card, "/no/where", sorted_hashes([]))
     assert "/no/where" in str(caught.value)
     with raises(ModelMismatchError):
-        EmbeddingWorker(str(other_model.folder), "fp32", model.card.fingerprint, str(pictures), sorted_hashes([]))
+        EmbeddingWorker(str(other_model.folder), "fp32", model.card, str(pictures), sorted_hashes([]))
 
 
 def test_what_a_worker_says_is_told_without_its_traceback() -> None:
