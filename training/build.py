@@ -123,11 +123,12 @@ def _check_used(objective: Objective, wanted: set[str]) -> None:
 def _check_tuples(objective: Objective, loss: type[nn.Module], miner: Any) -> None:
     """Check that the loss takes the miner's kind of tuples, if the miner states one."""
     mined, accepted = mined_tuples(miner), accepted_tuples(loss)
-    if mined is not None and mined not in accepted:
+    if not accepted or (mined is not None and mined not in accepted):
         named = " or ".join(kind.__name__.lower() for kind in accepted)
         advice = f"{named}: choose another miner" if named else "no tuples: set objective.miner=none"
+        gives = "tuples" if mined is None else mined.__name__.lower()
         raise RecipeError(
-            f"miner {objective.miner!r} gives {mined.__name__.lower()}, but loss {objective.loss!r} takes {advice}.",
+            f"miner {objective.miner!r} gives {gives}, but loss {objective.loss!r} takes {advice}.",
             code="conflicting-settings",
         )
 

@@ -201,8 +201,9 @@ def check_arguments(table: Mapping[str, Any], kind: str, name: str, args: Mappin
         RecipeError: If the table lacks the name, or the constructor an argument; the message names the nearest.
     """
     check_name(table, kind, name)
-    taken = inspect.signature(table[name]).parameters
-    takes_any = is_place(name) and any(value.kind is value.VAR_KEYWORD for value in taken.values())
+    parameters = inspect.signature(table[name]).parameters
+    taken = [key for key, value in parameters.items() if value.kind not in _ANY]
+    takes_any = is_place(name) and any(value.kind is value.VAR_KEYWORD for value in parameters.values())
     for key in args:
         if key not in taken and not takes_any:
             raise RecipeError(
