@@ -205,7 +205,7 @@ def test_losses_of_both_libraries_go_into_one_of_theirs() -> None:
 
 
 class Sigmoid(nn.Module):
-    """A distance that is no object of theirs."""
+    """A distance of the user."""
 
     def forward(self, query: Tensor, reference: Tensor) -> Tensor:
         return torch.cdist(query, reference).sigmoid()
