@@ -113,7 +113,7 @@ def override(recipe: Recipe, settings: Iterable[str]) -> Recipe:
 
 
 def _own_head(place: Any, args: Any) -> OwnHead | None:
-    """Return the head that the settings `head` and `head_args` name, which are none of a recipe."""
+    """Return the head that the settings `head` and `head_args` name; a recipe has no such fields."""
     if place is None and args:
         raise RecipeError("head_args are set, but no head that takes them.", code="option-without-effect")
     return None if place is None else OwnHead(place, _field({}, Mapping[str, Any], args, "head_args") if args else {})
