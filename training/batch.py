@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -31,12 +31,21 @@ class EmbeddingBatch:
         others: The rows that they are compared with, [m, d]: themselves, or the reference rows.
         other_labels: int64 [m].
         compares_itself: Whether the others are the rows themselves; a row is then no pair with itself.
+        distance: What the user compares them by, as the distances of pytorch-metric-learning; None: by cosines or
+            Euclidean distances.
+        is_inverted: Whether that distance grows with similarity.
     """
 
     def __init__(
-        self, rows: Tensor, labels: Tensor, references: Tensor | None = None, reference_labels: Tensor | None = None
+        self,
+        rows: Tensor,
+        labels: Tensor,
+        references: Tensor | None = None,
+        reference_labels: Tensor | None = None,
+        distance: Callable[..., Tensor] | None = None,
     ) -> None:
-        self.rows, self.labels = rows, labels
+        self.rows, self.labels, self.distance = rows, labels, distance
+        self.is_inverted = bool(getattr(distance, "is_inverted", False))
         self.compares_itself = references is None or reference_labels is None
         self.others = rows if references is None else references
         self.other_labels = labels if reference_labels is None else reference_labels
@@ -75,18 +84,31 @@ class EmbeddingBatch:
         return positive, negative
 
     def cosines(self) -> Tensor:
-        """Return the inner products [b, m], which are cosines of unit rows."""
-        return self.rows @ self.others.T
+        """Return the similarities [b, m]: inner products (cosines of unit rows), or those that the user chose."""
+        return self.rows @ self.others.T if self.distance is None else -self.distances()
 
     def distances(self) -> Tensor:
-        """Return the Euclidean distances [b, m]."""
-        return distances(self.rows, None if self.compares_itself else self.others)
+        """Return the distances [b, m]: Euclidean ones, or those that the user chose; similarities become negative."""
+        if self.distance is None:
+            return distances(self.rows, None if self.compares_itself else self.others)
+        values = self.distance(self.rows, self.others)
+        return -values if self.is_inverted else values
+
+    def threshold(self, value: Any) -> Any:
+        """Return a constant on the scale of the user's distance as a threshold of `distances`."""
+        return -value if self.is_inverted else value
 
     def pair_distances(self, i: Tensor, j: Tensor) -> Tensor:
         """Return the distances [t] of the rows i from the others j, int64 [t] each."""
+        if self.distance is not None:
+            return self.distances()[i, j]
         if self.compares_itself:
             return pair_distances(self.rows, i, j)
         return pair_distances(torch.cat([self.rows, self.others]), i, j + len(self.rows))
+
+    def between_others(self, i: Tensor, j: Tensor) -> Tensor:
+        """Return the distances [t] between the others i and j, int64 [t] each."""
+        return EmbeddingBatch(self.others, self.other_labels, distance=self.distance).pair_distances(i, j)
 
     def triplet_distances(self, triplets: Triplets) -> tuple[Tensor, Tensor]:
         """Return the distances of the anchors from their positives and from their negatives, [t] each."""
@@ -101,6 +123,7 @@ def read_batch(
     ref_emb: Tensor | None = None,
     ref_labels: Tensor | None = None,
     unit: bool = True,
+    distance: Callable[..., Tensor] | None = None,
 ) -> EmbeddingBatch:
     """Check the arguments of a loss or a miner, and return them as a batch.
 
@@ -113,16 +136,18 @@ def read_batch(
         ref_emb: [m, d], or None: the embeddings themselves.
         ref_labels: [m].
         unit: Scale the rows to unit length.
+        distance: What compares the rows, as they come; None: cosines or Euclidean distances.
 
     Raises:
         UsageError: If a shape or type is wrong.
     """
     if (ref_emb is None) != (ref_labels is None):
         raise UsageError("ref_emb and ref_labels belong together; give both or neither.", code="invalid-value")
-    batch = _read_rows(embeddings, unit), _read_labels(embeddings, labels)
+    unit = unit and distance is None  # a distance scales rows itself
+    rows, own_labels = _read_rows(embeddings, unit), _read_labels(embeddings, labels)
     if ref_emb is None or ref_labels is None:
-        return EmbeddingBatch(*batch)
-    return EmbeddingBatch(*batch, _read_rows(ref_emb, unit), _read_labels(ref_emb, ref_labels))
+        return EmbeddingBatch(rows, own_labels, distance=distance)
+    return EmbeddingBatch(rows, own_labels, _read_rows(ref_emb, unit), _read_labels(ref_emb, ref_labels), distance)
 
 
 def _read_rows(embeddings: Tensor, unit: bool) -> Tensor:
@@ -186,6 +211,13 @@ def read_tuples(indices: Sequence[Tensor]) -> Triplets | Pairs:
     kind: Any = TUPLES[len(indices)]
     tuples: Triplets | Pairs = kind(*indices)
     return tuples
+
+
+def all_triplets(batch: EmbeddingBatch) -> Triplets:
+    """Return every triplet of a batch."""
+    anchors, positives = batch.positive_pairs()
+    pairs, negatives = batch.negative[anchors].nonzero(as_tuple=True)
+    return Triplets(anchors[pairs], positives[pairs], negatives)
 
 
 def join_pairs(pairs: Pairs) -> Triplets:

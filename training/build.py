@@ -18,12 +18,14 @@ from training.losses.base import accepted_tuples
 from training.methods import METHODS
 from training.methods.base import Method, mined_tuples
 from training.miners import create_miner
+from training.own_network import copy_given_weights, inner_architecture
 from training.recipe import Backbone, Objective, Recipe
 from training.samplers import SAMPLERS
 from training.samplers.base import BatchSampler, OtherSampler
 from training.trunk.parts import choose_parts
 from zoo.data.preprocessing import Preprocessing, same_statistics
 from zoo.errors import RecipeError, ZooError
+from zoo.models.backbones.custom import CustomNetwork, trusted
 from zoo.models.card import Head, read_card
 from zoo.models.names import find_model
 from zoo.models.network import (
@@ -123,11 +125,12 @@ def _check_used(objective: Objective, wanted: set[str]) -> None:
 def _check_tuples(objective: Objective, loss: type[nn.Module], miner: Any) -> None:
     """Check that the loss takes the miner's kind of tuples, if the miner states one."""
     mined, accepted = mined_tuples(miner), accepted_tuples(loss)
-    if mined is not None and mined not in accepted:
+    if not accepted or (mined is not None and mined not in accepted):
         named = " or ".join(kind.__name__.lower() for kind in accepted)
         advice = f"{named}: choose another miner" if named else "no tuples: set objective.miner=none"
+        gives = "tuples" if mined is None else mined.__name__.lower()
         raise RecipeError(
-            f"miner {objective.miner!r} gives {mined.__name__.lower()}, but loss {objective.loss!r} takes {advice}.",
+            f"miner {objective.miner!r} gives {gives}, but loss {objective.loss!r} takes {advice}.",
             code="conflicting-settings",
         )
 
@@ -195,11 +198,15 @@ def create_parts(
 
 
 def _create_trunk(backbone: Backbone, preprocessing: Preprocessing) -> nn.Module:
-    trunk = create_trunk(backbone.architecture, preprocessing.channels, backbone.args, backbone.pretrained)
+    with trusted(True):  # the user named the classes, if there are any
+        trunk = create_trunk(backbone.architecture, preprocessing.channels, backbone.args, backbone.pretrained)
+    if isinstance(trunk, CustomNetwork):
+        copy_given_weights(trunk, backbone)
     _check_input(trunk, backbone.architecture, preprocessing)
     if backbone.pretrained:
-        _check_normalisation(trunk, backbone.architecture, preprocessing)
-    choose_parts(trunk, backbone)
+        inner = trunk.trunk if isinstance(trunk, CustomNetwork) else trunk
+        _check_normalisation(inner, inner_architecture(backbone), preprocessing)
+    choose_parts(trunk.trunk if isinstance(trunk, CustomNetwork) else trunk, backbone)
     return trunk
 
 

@@ -9,17 +9,19 @@ from __future__ import annotations
 import copy
 import inspect
 import json
-import sys
 from collections import UserDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from zoo.errors import RecipeError, nearest, unknown
+from zoo.models.places import import_class, is_place, place_of
 
 _ANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+ARGUMENTS = {"backbone.architecture": "backbone.args", "batch.sampler": "batch.args"}
+"""Settings of parts whose arguments have another name than the part with `_args`."""
 
 _OBJECTS: dict[str, Any] = {}
 """Objects that the running call of `zoo.train` was given, by the names of their classes in its recipe."""
@@ -68,34 +70,19 @@ class ClassTable(UserDict[str, Any]):
         return getattr(import_module(f"{self.package}.{module}"), attribute)
 
 
-def is_place(name: str) -> bool:
-    """Return whether a name says where a class is, as "mypkg.losses:MyLoss"."""
-    return ":" in name
-
-
 def class_at(place: str) -> Any:
-    """Return the class at "module:Class"; modules of the current folder are found, too.
+    """Return the class at "module:Class", or that of the object that the running call was given under this name.
 
     Raises:
         RecipeError: `unknown-name`, if it cannot be imported.
     """
-    if place in _OBJECTS:
-        return _class_of(_OBJECTS[place])
-    module, _, attribute = place.partition(":")
-    here = str(Path.cwd())
-    is_new = here not in sys.path
-    sys.path += [here] if is_new else []
-    try:
-        return getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise RecipeError(
-            f"{place} cannot be imported: {error}. Expected MODULE:CLASS, as mypkg.losses:MyLoss, of an installed "
-            "package or of the current folder.",
-            code="unknown-name",
-        ) from None
-    finally:
-        if is_new and here in sys.path:
-            sys.path.remove(here)
+    return _class_of(_OBJECTS[place]) if place in _OBJECTS else import_class(place)
+
+
+def given_object(place: str) -> Any:
+    """Return the object that the running call was given for a class of this name; None for a class or without one."""
+    part = _OBJECTS.get(place)
+    return None if isinstance(part, type) else part
 
 
 def _class_of(part: Any) -> type:
@@ -118,11 +105,11 @@ def parts_of_the_user(parts: Mapping[str, Any]) -> Iterator[list[str]]:
             settings.append(f"{setting}={part}")
             continue
         kind = _class_of(part)
-        place = f"{kind.__module__}:{kind.__qualname__}"
+        place = place_of(kind)
         objects[place] = part
         settings.append(f"{setting}={place}")
         if not isinstance(part, type):
-            settings.append(f"{setting}_args={json.dumps(_constants_of(part))}")
+            settings.append(f"{ARGUMENTS.get(setting, f'{setting}_args')}={json.dumps(_constants_of(part))}")
     _OBJECTS.update(objects)
     try:
         yield settings
@@ -162,8 +149,7 @@ def construct(
         RecipeError: If the name is unknown or the arguments do not fit.
     """
     check_arguments(table, kind, name, args)
-    part = _OBJECTS.get(name)
-    if part is not None and not isinstance(part, type):
+    if (part := given_object(name)) is not None:
         return copy.deepcopy(part)
     taken = inspect.signature(table[name]).parameters
     args = {**_constants(table, name), **args}
@@ -201,8 +187,9 @@ def check_arguments(table: Mapping[str, Any], kind: str, name: str, args: Mappin
         RecipeError: If the table lacks the name, or the constructor an argument; the message names the nearest.
     """
     check_name(table, kind, name)
-    taken = inspect.signature(table[name]).parameters
-    takes_any = is_place(name) and any(value.kind is value.VAR_KEYWORD for value in taken.values())
+    parameters = inspect.signature(table[name]).parameters
+    taken = [key for key, value in parameters.items() if value.kind not in _ANY]
+    takes_any = is_place(name) and any(value.kind is value.VAR_KEYWORD for value in parameters.values())
     for key in args:
         if key not in taken and not takes_any:
             raise RecipeError(

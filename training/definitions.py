@@ -47,6 +47,9 @@ CHANGES: dict[str, tuple[str, ...]] = {
 GIVEN_BY_THE_RUN = {"method": ("miner",), "loss": ("class_sizes", "num_classes"), "sampler": ("seed",)}
 """Parameters with a default that the run fills in; they are no arguments of a recipe."""
 
+ADDED_LATER = {"loss triplet": ("smooth_loss", "swap"), "loss margin": ("nu",)}
+"""Arguments that came after the first recipes; a record names them only if its recipe does, and so stays the same."""
+
 WRAPPED = "distance-weighted"
 """The miner that rho wraps by default."""
 
@@ -98,7 +101,8 @@ def _explicit(
     if name is None:
         return dict(args or {})
     used[f"{kind} {name}"] = None
-    given = GIVEN_BY_THE_RUN.get(kind, ())
+    later = {key for key in ADDED_LATER.get(f"{kind} {name}", ()) if key not in (args or {})}
+    given = later.union(GIVEN_BY_THE_RUN.get(kind, ()))
     explicit = {key: value for key, value in with_defaults(TABLES[kind], name, args or {}).items() if key not in given}
     key, inner = INNER.get(f"{kind} {name}", (None, ""))
     if key is not None:

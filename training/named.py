@@ -6,6 +6,7 @@ The commands of the same names call these functions. Mistakes are reported befor
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,15 @@ RecipeSettings = Mapping[str, Any] | Iterable[str]
 
 RECIPE_ARGUMENTS = ("data", "dataset", "settings", "seed", "name", "as_published", "features", "model")
 """Arguments of `train` that decide its recipe."""
+
+PARTS = {
+    "loss": "objective.loss",
+    "miner": "objective.miner",
+    "sampler": "batch.sampler",
+    "backbone": "backbone.architecture",
+    "head": "head",
+}
+"""Arguments of `train` for parts of the user -> their settings."""
 
 ImagePath = str | Path
 """A folder, or a table of images."""
@@ -94,6 +104,8 @@ def train(
     loss: Any = None,
     miner: Any = None,
     sampler: Any = None,
+    backbone: Any = None,
+    head: Any = None,
     settings: RecipeSettings = (),
     seed: int | None = None,
     name: str | None = None,
@@ -126,6 +138,11 @@ def train(
         miner: Another miner, likewise, called as `miner(embeddings, labels)`.
         sampler: Another sampler: a class, constructed with those of labels, batch_size, samples_per_class and seed that
             it takes, or a name.
+        backbone: Another trunk: a name of timm; or a module or a class of yours, or its place, as "mypkg.nets:MyNet",
+            that maps images [n, c, h, w] to features [n, f]. A module starts with its weights.
+        head: Another head in the place of the recipe's only one, likewise, that maps features [n, f] to [n, d]. A class
+            gets f and d under the names in_features and embedding_size, or others that are usual. The model's backbone
+            is then "custom-" and the class's name, and needs the class wherever it is loaded, unless as an ONNX graph.
         settings: Changes to the recipe, as `{"optimizer.lr": 1e-3}` or `["optimizer.lr=1e-3"]`.
         seed: The seed of the run (default: the recipe's).
         name: The name of the new model (default: the recipe's).
@@ -148,13 +165,11 @@ def train(
     """
     check_trackers(track := tuple(track))
     data, dataset = _own_images(data, dataset)
-    if not isinstance(sampler, str | type | None):
+    if features is not None and not (backbone is None and head is None):
         raise UsageError(
-            f"a sampler is made from the labels of the training images; give its class, not {type(sampler).__name__}.",
-            code="invalid-value",
+            "cached features are of a trunk already; leave backbone and head out.", code="conflicting-options"
         )
-    parts = {"objective.loss": loss, "objective.miner": miner, "batch.sampler": sampler}
-    with parts_of_the_user(parts) as own:
+    with _own_parts(loss=loss, miner=miner, sampler=sampler, backbone=backbone, head=head) as own:
         settings = [*_as_texts(settings), *own]
         resolved = resolve_run(
             recipe,
@@ -201,6 +216,11 @@ def train_seeds(recipe: str, seeds: int, **options: Any) -> list[str]:
         ZooError: Those of `train`.
     """
     check_at_least("seeds", seeds, 1)
+    with _own_parts(**{key: options.pop(key, None) for key in PARTS}) as own:
+        return _train_seeds(recipe, seeds, {**options, "settings": [*_as_texts(options.get("settings", ())), *own]})
+
+
+def _train_seeds(recipe: str, seeds: int, options: Mapping[str, Any]) -> list[str]:
     what = {key: options[key] for key in RECIPE_ARGUMENTS if key in options}
     first = resolve_run(recipe, **{**what, "seed": options.get("seed")})
     start = 0 if isinstance(first, EnsembleRecipe) else first.seed
@@ -344,6 +364,17 @@ def distill(
         return read_student_images(str(images), test_share, seed, progress)
 
     return distil(plan, read, device, progress)
+
+
+def _own_parts(**parts: Any) -> AbstractContextManager[list[str]]:
+    """Return `parts_of_the_user` of arguments of `PARTS`."""
+    sampler = parts["sampler"]
+    if not isinstance(sampler, str | type | None):
+        raise UsageError(
+            f"a sampler is made from the labels of the training images; give its class, not {type(sampler).__name__}.",
+            code="invalid-value",
+        )
+    return parts_of_the_user({PARTS[name]: part for name, part in parts.items()})
 
 
 def _own_images(data: Images | None, dataset: str | None) -> tuple[ImagePath | None, str | None]:

@@ -19,6 +19,7 @@ from training.definitions import WRAPPED
 from training.losses import LOSSES
 from training.methods import METHODS
 from training.miners import MINERS
+from training.own_network import OwnHead, inner_architecture, with_own_network
 from training.recipe import OPTIMIZERS, REMARKS, EnsembleRecipe, Objective, Recipe
 from training.recipes import RECIPES, standard_recipe
 from training.recipes.common import ARCHITECTURES, backbone_name
@@ -43,7 +44,7 @@ SQUARED = "objective.loss_args.squared"
 IDENTITY_KEYS = ("name", "method", "seed", *REMARKS, "backbone.name", "definitions")
 """Keys that do not count as changed settings: papers print means over seeds, and the other keys are no settings."""
 
-CLASSES_OF = ("objective", "heads", "backbone", "batch.sampler", "batch.args")
+CLASSES_OF = ("objective", "head", "backbone", "batch.sampler", "batch.args")
 """Beginnings of keys whose values name classes or their arguments; those of our own recipes fit."""
 
 FIELD_KINDS: dict[Any, tuple[str, str]] = {
@@ -78,13 +79,14 @@ def override(recipe: Recipe, settings: Iterable[str]) -> Recipe:
             raise RecipeError(
                 f"{setting!r} is not a setting; write key=value, as in optimizer.lr=1e-5.", code="unknown-setting"
             )
-        *groups, last = key.split(".")
+        *groups, last = ("backbone.architecture" if key == "backbone" else key).split(".")
         branch = tree
         for group in groups:
             branch = branch.setdefault(group, {})
             if not isinstance(branch, dict):
                 raise RecipeError(f"{key}: {group!r} is set as a whole already.", code="conflicting-settings")
         branch[last] = text
+    head = _own_head(tree.pop("head", None), tree.pop("head_args", {}))
     if "name" in tree.get("backbone", {}) and "architecture" not in tree["backbone"]:
         raise RecipeError(
             "backbone.name is only the short form in model names; set backbone.architecture, as in "
@@ -106,7 +108,15 @@ def override(recipe: Recipe, settings: Iterable[str]) -> Recipe:
     changed = dataclasses.replace(
         changed, departures=tuple(each for each in changed.departures if _agrees(each, facts))
     )
-    return _with_backbone_name(changed, recipe, "name" in tree.get("backbone", {}))
+    changed = _with_backbone_name(changed, recipe, "name" in tree.get("backbone", {}))
+    return with_own_network(changed, head, tree.get("backbone", {}))
+
+
+def _own_head(place: Any, args: Any) -> OwnHead | None:
+    """Return the head that the settings `head` and `head_args` name; a recipe has no such fields."""
+    if place is None and args:
+        raise RecipeError("head_args are set, but no head that takes them.", code="option-without-effect")
+    return None if place is None else OwnHead(place, _field({}, Mapping[str, Any], args, "head_args") if args else {})
 
 
 _NAMED = re.compile(r"\(([\w.]+)=([^\s()]+)\)")
@@ -393,13 +403,14 @@ def _stated_settings(recipe: Recipe, settings: Sequence[str]) -> list[str]:
 
     given = override(recipe, settings)
     check_place(given.backbone.pretrained)
-    model = stated_model(given.backbone.architecture, given.backbone.pretrained)
+    model = stated_model(inner_architecture(given.backbone), given.backbone.pretrained)
     if model is None:
         return []
     other: dict[str, tuple[Any, Any]] = {}
-    same = given.backbone.architecture.partition(".")[0] == model.architecture.partition(".")[0]
+    named = inner_architecture(given.backbone)
+    same = named.partition(".")[0] == model.architecture.partition(".")[0]
     if not same:
-        other["backbone.architecture"] = given.backbone.architecture, model.architecture
+        other["backbone.architecture"] = named, model.architecture
     images, own = model.preprocessing, given.preprocessing
     for key in ("mean", "std") if images.channels == own.channels else ():
         ours, theirs = getattr(own, key), getattr(images, key)

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,23 @@ def printable(text: str) -> str:
     return CONTROL.sub(lambda match: match[0] if match[0] in "\t\n" else _escaped(match[0]), text)
 
 
+_LATEX: ContextVar[bool] = ContextVar("latex", default=False)
+
+
+@contextmanager
+def tables_in_latex(latex: bool) -> Iterator[None]:
+    """Let `print_table` print LaTeX in the block, and `show` comments of it, so that the output can be compiled."""
+    token = _LATEX.set(latex)
+    try:
+        yield
+    finally:
+        _LATEX.reset(token)
+
+
 def show(*lines: str) -> None:
     """Print lines on stdout, each on one line, also if names in it hold line ends."""
     for line in lines:
-        print(one_line(line))
+        print(f"% {one_line(line)}" if _LATEX.get() else one_line(line))
 
 
 def _escaped(character: str) -> str:
@@ -159,13 +173,14 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, allow_nan=False))
 
 
-def print_table(table: Table, form: str = "text") -> None:
+def print_table(table: Table, form: str | None = None) -> None:
     """Print a table on stdout.
 
     Args:
         table: The table.
-        form: "text", for people; "latex" or "csv".
+        form: "text", for people; "latex" or "csv" (default: LaTeX in `tables_in_latex`, else text).
     """
+    form = form or ("latex" if _LATEX.get() else "text")
     if form != "text":
         print(table.latex() if form == "latex" else table.csv(), end="\n" if form == "latex" else "")
         return

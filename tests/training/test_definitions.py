@@ -47,7 +47,7 @@ TRIPLETS = Triplets(_ANCHORS, _ANCHORS ^ 2, (_ANCHORS + PER_CLASS) % len(LABELS)
 Value = list[float]
 OTHERS = {"pairs": "first"}
 """Another value of an argument that is a choice of names."""
-LIBRARY_SWITCHES = ("learn_beta", "normalize_embeddings")
+LIBRARY_SWITCHES = ("learn_beta", "normalize_embeddings", "smooth_loss", "swap")
 """Switches that `test_pml_parity.py` compares with pytorch-metric-learning."""
 
 

@@ -9,14 +9,24 @@ psi are raw embeddings and phi = psi / |psi|.
 from __future__ import annotations
 
 import math
+from typing import Unpack
 
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from training.batch import EmbeddingBatch
-from training.functional import Triplets, mean_norm
-from training.losses.base import MetricLoss
-from training.losses.n_pair import NPairs, check_pairs, choose_pairs, join_triplets, log_one_plus, n_pair_loss
+from training.functional import Triplets
+from training.losses.base import MetricLoss, norm_penalty
+from training.losses.n_pair import (
+    NPairs,
+    check_pairs,
+    choose_pairs,
+    join_triplets,
+    log_one_plus,
+    mean_of_terms,
+    n_pair_terms,
+)
+from training.pml import Parts, Terms
 
 
 class AngularLoss(MetricLoss):
@@ -29,8 +39,11 @@ class AngularLoss(MetricLoss):
         nu: Weight of the penalty on the length; .005 in the same place.
         pairs: Choice of the pairs, as in `NPairsLoss`; "random" in the same place.
         squared_norm: Form of the penalty, as in `NPairsLoss`.
+        parts: See `MetricLoss`.
     """
 
+    own_distance = "LpDistance(power=1)"
+    compares_references = True
     normalize_embeddings = False
     tuples = Triplets
     several_negatives = True
@@ -45,8 +58,9 @@ class AngularLoss(MetricLoss):
         nu: float = 0.0,
         pairs: str = "all",
         squared_norm: bool = True,
+        **parts: Unpack[Parts],
     ) -> None:
-        super().__init__()
+        super().__init__(**parts)
         check_pairs(pairs)
         self.tan2 = math.tan(math.radians(alpha)) ** 2
         self.alpha, self.weight, self.npair_weight, self.nu = alpha, weight, npair_weight, nu
@@ -54,15 +68,25 @@ class AngularLoss(MetricLoss):
 
     def compute(self, batch: EmbeddingBatch, tuples: Triplets | None) -> Tensor:
         """Return the loss, a scalar. Triplets choose the anchors, their positives and their negatives."""
-        pairs = choose_pairs(batch, self.pairs) if tuples is None else join_triplets(tuples, len(batch.labels))
-        terms = [self.npair_weight * n_pair_loss(batch.rows, pairs)] if self.npair_weight else []
-        terms.append(self.weight * self._angular(normalize(batch.rows, dim=1), pairs))
-        if self.nu:
-            terms.append(self.nu * mean_norm(batch.rows, self.squared_norm))
-        return sum(terms[1:], terms[0])
+        first, *others = (mean_of_terms(terms.values) for terms in self.terms(batch, tuples).values())
+        return sum(others, first)
 
-    def _angular(self, phi: Tensor, pairs: NPairs) -> Tensor:
-        anchors, positives = phi[pairs.anchors], phi[pairs.positives]
-        pushed = 4 * self.tan2 * (anchors + positives) @ phi[pairs.candidates].T
+    def terms(self, batch: EmbeddingBatch, tuples: Triplets | None) -> dict[str, Terms]:
+        """Return the terms by name: of the N-pair loss, if it has a weight, and of the angles."""
+        pairs = choose_pairs(batch, self.pairs) if tuples is None else join_triplets(tuples, len(batch.others))
+        chosen = pairs.anchors, pairs.positives
+        angles = self.weight * self._angular(normalize(batch.rows, dim=1), normalize(batch.others, dim=1), pairs)
+        terms = {"loss": Terms(angles, chosen, "pos_pair")}
+        if self.npair_weight:
+            return {"npair": Terms(self.npair_weight * n_pair_terms(batch, pairs), chosen, "pos_pair"), **terms}
+        return terms
+
+    def penalties(self, batch: EmbeddingBatch, embeddings: Tensor) -> dict[str, Terms]:
+        """Return what is added to the terms, by name: the penalty on the length, and those of regularizers."""
+        return {**super().penalties(batch, embeddings), **norm_penalty(batch, self.nu, self.squared_norm)}
+
+    def _angular(self, phi: Tensor, others: Tensor, pairs: NPairs) -> Tensor:
+        anchors, positives = phi[pairs.anchors], others[pairs.positives]
+        pushed = 4 * self.tan2 * (anchors + positives) @ others[pairs.candidates].T
         pulled = 2 * (1 + self.tan2) * (anchors * positives).sum(1, keepdim=True)
         return log_one_plus(pushed - pulled, pairs.negative)

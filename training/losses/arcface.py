@@ -8,12 +8,14 @@ theta_j is the angle between an embedding and the centre of class j; y is its ow
 from __future__ import annotations
 
 import math
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from training.losses.base import unit_vectors
 from training.losses.proxies import ClassificationLoss, shift_target_logits, target_cosines
+from training.pml import ClassParts
 
 
 class ArcFaceLoss(ClassificationLoss):
@@ -29,6 +31,7 @@ class ArcFaceLoss(ClassificationLoss):
         scale: Factor of the cosines; 64 in the paper, 16 in Revisiting, whose centres learn at 5e-4.
         clamped: Set negative cosines to 0, as in the code published with Revisiting.
         start: Distribution of the first class vectors, see `class_vectors`.
+        parts: See `MetricLoss` and `ClassVectorLoss`.
     """
 
     def __init__(
@@ -40,14 +43,18 @@ class ArcFaceLoss(ClassificationLoss):
         *,
         clamped: bool = False,
         start: str = "normal",
+        **parts: Unpack[ClassParts],
     ) -> None:
-        super().__init__(num_classes, embedding_size, start)
+        super().__init__(num_classes, embedding_size, start, **parts)
         self.margin, self.scale, self.clamped = margin, scale, clamped
+
+    def logits(self, rows: Tensor) -> Tensor:
+        """Return the logits [b, classes] of unit rows, without the margin."""
+        return self.scale * rows @ unit_vectors(self.centres, rows).T
 
     def shifted_logits(self, rows: Tensor, labels: Tensor) -> Tensor:
         """Return the logits [b, classes] of unit rows with the margin, whose cross entropy is the loss."""
-        centres = unit_vectors(self.centres, rows)
-        logits, targets = self.scale * rows @ centres.T, target_cosines(rows, centres, labels)
+        logits, targets = self.logits(rows), target_cosines(rows, unit_vectors(self.centres, rows), labels)
         if self.clamped:
             logits, targets = logits.clamp(min=0), targets.clamp(min=0)
         return shift_target_logits(

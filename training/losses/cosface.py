@@ -7,10 +7,13 @@ theta_j is the angle between an embedding and the centre of class j; y is its ow
 
 from __future__ import annotations
 
+from typing import Unpack
+
 from torch import Tensor
 
 from training.losses.base import unit_vectors
 from training.losses.proxies import ClassificationLoss, shift_target_logits
+from training.pml import ClassParts
 
 
 class CosFaceLoss(ClassificationLoss):
@@ -22,15 +25,26 @@ class CosFaceLoss(ClassificationLoss):
         margin: 0.35 in the paper. Musgrave et al. 2020, Reality Check, searches scale and margin.
         scale: Factor of the cosines; 64 in the paper.
         start: Distribution of the first class vectors, see `class_vectors`.
+        parts: See `MetricLoss` and `ClassVectorLoss`.
     """
 
     def __init__(
-        self, num_classes: int, embedding_size: int, margin: float = 0.35, scale: float = 64.0, *, start: str = "normal"
+        self,
+        num_classes: int,
+        embedding_size: int,
+        margin: float = 0.35,
+        scale: float = 64.0,
+        *,
+        start: str = "normal",
+        **parts: Unpack[ClassParts],
     ) -> None:
-        super().__init__(num_classes, embedding_size, start)
+        super().__init__(num_classes, embedding_size, start, **parts)
         self.margin, self.scale = margin, scale
+
+    def logits(self, rows: Tensor) -> Tensor:
+        """Return the logits [b, classes] of unit rows, without the margin."""
+        return self.scale * rows @ unit_vectors(self.centres, rows).T
 
     def shifted_logits(self, rows: Tensor, labels: Tensor) -> Tensor:
         """Return the logits [b, classes] of unit rows with the margin, whose cross entropy is the loss."""
-        logits = self.scale * rows @ unit_vectors(self.centres, rows).T
-        return shift_target_logits(logits, labels, -self.scale * self.margin)
+        return shift_target_logits(self.logits(rows), labels, -self.scale * self.margin)

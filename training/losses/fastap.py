@@ -8,32 +8,38 @@ the distances to all other samples.
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 
-from training import functional
 from training.batch import EmbeddingBatch
 from training.functional import pair_kinds, soft_histograms
-from training.losses.base import MetricLoss
+from training.losses.base import ElementLoss
+from training.pml import Parts
 
 
-class FastAPLoss(MetricLoss):
+class FastAPLoss(ElementLoss):
     """One minus the average precision from soft histograms, averaged over the samples that have a positive.
 
     Args:
         num_bins: The histograms have num_bins + 1 nodes on [0, 4]; 10 in the authors' code.
+        parts: See `MetricLoss`.
     """
 
-    def __init__(self, num_bins: int = 10) -> None:
-        super().__init__()
+    own_distance = "LpDistance(power=2)"
+    weighs_samples = True
+
+    def __init__(self, num_bins: int = 10, **parts: Unpack[Parts]) -> None:
+        super().__init__(**parts)
         self.num_bins = num_bins
 
-    def compute(self, batch: EmbeddingBatch, tuples: None) -> Tensor:
-        """Return the loss, a scalar."""
+    def elements(self, batch: EmbeddingBatch, tuples: None) -> tuple[Tensor, Tensor]:
+        """Return the terms [b] and which of them count."""
         kinds = pair_kinds(batch.labels)
         # Squared distances from 0 to 4 are cosines from 1 to -1.
         positive, negative, _ = soft_histograms(batch.cosines(), kinds, self.num_bins + 1, 1, -1).unbind(1)
         nearer = (positive + negative).cumsum(1).clamp(min=torch.finfo(positive.dtype).eps)
         positives = (kinds == 0).sum(1)
         precision = (positive * positive.cumsum(1) / nearer).sum(1) / positives.clamp(min=1)
-        return functional.masked_mean(1 - precision, positives > 0)
+        return 1 - precision, positives > 0

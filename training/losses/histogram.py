@@ -8,11 +8,14 @@ probability that a negative pair is more similar than a positive one.
 
 from __future__ import annotations
 
+from typing import Unpack
+
 from torch import Tensor
 
 from training.batch import EmbeddingBatch
 from training.functional import pair_kinds, soft_histograms
 from training.losses.base import MetricLoss
+from training.pml import Parts
 
 
 class HistogramLoss(MetricLoss):
@@ -21,10 +24,13 @@ class HistogramLoss(MetricLoss):
     Args:
         n_bins: The histograms have n_bins + 1 nodes on [-1, 1]; Roth et al. 2020, Revisiting, appendix A, has 65 nodes,
             on SOP 11.
+        parts: See `MetricLoss`.
     """
 
-    def __init__(self, n_bins: int = 100) -> None:
-        super().__init__()
+    own_distance = "CosineSimilarity(power=1)"
+
+    def __init__(self, n_bins: int = 100, **parts: Unpack[Parts]) -> None:
+        super().__init__(**parts)
         self.n_bins = n_bins
 
     def compute(self, batch: EmbeddingBatch, tuples: None) -> Tensor:

@@ -7,16 +7,19 @@ d is the Euclidean distance of embeddings psi.
 
 from __future__ import annotations
 
+from typing import Unpack
+
 from torch import Tensor
 from torch.nn.functional import relu
 
 from training import functional
 from training.batch import EmbeddingBatch
-from training.functional import Pairs, mean_norm
-from training.losses.base import MetricLoss
+from training.functional import Pairs
+from training.losses.base import ElementLoss, norm_penalty
+from training.pml import Parts, Terms
 
 
-class GeneralizedLiftedStructureLoss(MetricLoss):
+class GeneralizedLiftedStructureLoss(ElementLoss):
     """Lifted structure loss over pairs; anchors without a positive or without a negative are left out.
 
     Args:
@@ -25,8 +28,10 @@ class GeneralizedLiftedStructureLoss(MetricLoss):
         nu: Weight of the penalty on the length; 0.005 in the same place.
         squared_norm: False penalises mean |psi|, as in the code published with Revisiting.
         normalize_embeddings: Scale embeddings to unit length; False in Revisiting.
+        parts: See `MetricLoss`.
     """
 
+    takes_distance = True
     tuples = Pairs
     compares_references = True
 
@@ -38,16 +43,20 @@ class GeneralizedLiftedStructureLoss(MetricLoss):
         nu: float = 0.0,
         squared_norm: bool = True,
         normalize_embeddings: bool = True,
+        **parts: Unpack[Parts],
     ) -> None:
-        super().__init__()
+        super().__init__(**parts)
         self.neg_margin, self.pos_margin, self.nu, self.squared_norm = neg_margin, pos_margin, nu, squared_norm
         self.normalize_embeddings = normalize_embeddings
 
-    def compute(self, batch: EmbeddingBatch, tuples: Pairs | None) -> Tensor:
-        """Return the loss, a scalar, over the pairs, or over all of the batch."""
+    def elements(self, batch: EmbeddingBatch, tuples: Pairs | None) -> tuple[Tensor, Tensor]:
+        """Return the terms [b] and which of them count, over the pairs, or over all of the batch."""
         positive, negative = batch.masks(tuples)
         matrix = batch.distances()
-        pulled = functional.masked_logsumexp(matrix - self.pos_margin, positive)
-        pushed = functional.masked_logsumexp(self.neg_margin - matrix, negative)
-        lifted = functional.masked_mean(relu(pulled + pushed), positive.any(1) & negative.any(1))
-        return lifted + self.nu * mean_norm(batch.rows, self.squared_norm) if self.nu else lifted
+        pulled = functional.masked_logsumexp(matrix - batch.threshold(self.pos_margin), positive)
+        pushed = functional.masked_logsumexp(batch.threshold(self.neg_margin) - matrix, negative)
+        return relu(pulled + pushed), positive.any(1) & negative.any(1)
+
+    def penalties(self, batch: EmbeddingBatch, embeddings: Tensor) -> dict[str, Terms]:
+        """Return what is added to the terms, by name: the penalty on the length, and those of regularizers."""
+        return {**super().penalties(batch, embeddings), **norm_penalty(batch, self.nu, self.squared_norm)}

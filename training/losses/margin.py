@@ -7,12 +7,16 @@ beta_y is the boundary for the class y of the anchor.
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import relu
 
-from training.batch import EmbeddingBatch
+from training.batch import EmbeddingBatch, all_triplets
 from training.functional import Hinges, Triplets, hinges
 from training.losses.base import MetricLoss
+from training.pml import Parts, Terms, sum_of_quotients
 
 
 class MarginLoss(MetricLoss):
@@ -29,8 +33,11 @@ class MarginLoss(MetricLoss):
             pair once.
         count_tuples: Divide by the number of triplets with a term above zero, as the code published with Revisiting
             does in PyTorch 1.2 or later. It has no effect without tuples.
+        nu: Weight of the boundaries that are learnt, of the anchors of the counted terms, as a penalty (eq. 10).
+        parts: See `MetricLoss`.
     """
 
+    takes_distance = True
     tuples = Triplets
     joins_pairs = True
     compares_references = True
@@ -46,10 +53,12 @@ class MarginLoss(MetricLoss):
         per_class: bool = True,
         by_triplets: bool = True,
         count_tuples: bool = False,
+        nu: float = 0.0,
+        **parts: Unpack[Parts],
     ) -> None:
-        super().__init__()
+        super().__init__(**parts)
         self.margin, self.learn_beta, self.num_classes, self.per_class = margin, learn_beta, num_classes, per_class
-        self.by_triplets, self.count_tuples = by_triplets, count_tuples
+        self.by_triplets, self.count_tuples, self.nu = by_triplets, count_tuples, nu
         betas = torch.full((num_classes if per_class and num_classes else 1,), float(beta))
         if learn_beta:
             self.beta = nn.Parameter(betas)
@@ -58,12 +67,29 @@ class MarginLoss(MetricLoss):
 
     def compute(self, batch: EmbeddingBatch, tuples: Triplets | None) -> Tensor:
         """Return the loss, a scalar; 0, with zero gradients, if no term is above zero."""
+        if self.nu:
+            return sum_of_quotients(self.terms(batch, tuples))
         near, far, active = self._pair_terms(batch) if tuples is None else self._triplet_terms(batch, tuples)
         self.last_terms = near.detach(), far.detach()
         return (near.total + far.total) / active.clamp(min=1)
 
+    def terms(self, batch: EmbeddingBatch, tuples: Triplets | None) -> dict[str, Terms]:
+        """Return the terms of the triplets, for a reducer; memory is O(triplets)."""
+        triplets = all_triplets(batch) if tuples is None else tuples
+        boundaries = self._boundaries(batch.labels[triplets.anchors])
+        levels = batch.threshold(boundaries)
+        positives, negatives = batch.triplet_distances(triplets)
+        near, far = relu(positives - levels + self.margin), relu(levels - negatives + self.margin)
+        active = (near > 0).sum() + (far > 0).sum()
+        terms = {"margin_loss": Terms(near + far, tuple(triplets), "triplet", active)}
+        if not self.nu or not self.learn_beta:
+            return terms
+        if len(self.beta) == 1:
+            return {**terms, "beta_reg_loss": Terms(self.nu * self.beta, None, "already_reduced")}
+        return {**terms, "beta_reg_loss": Terms(self.nu * boundaries, triplets.anchors, "element", active)}
+
     def _pair_terms(self, batch: EmbeddingBatch) -> tuple[Hinges, Hinges, Tensor]:
-        offsets = batch.distances() - self._boundaries(batch.labels)[:, None]
+        offsets = batch.distances() - batch.threshold(self._boundaries(batch.labels))[:, None]
         positive, negative = batch.positive, batch.negative
         if self.by_triplets:
             positive, negative = positive * negative.sum(1, keepdim=True), negative * positive.sum(1, keepdim=True)
@@ -71,7 +97,7 @@ class MarginLoss(MetricLoss):
         return near, far, near.active + far.active
 
     def _triplet_terms(self, batch: EmbeddingBatch, triplets: Triplets) -> tuple[Hinges, Hinges, Tensor]:
-        boundaries = self._boundaries(batch.labels[triplets.anchors])
+        boundaries = batch.threshold(self._boundaries(batch.labels[triplets.anchors]))
         positives, negatives = batch.triplet_distances(triplets)
         above, below = positives - boundaries + self.margin, boundaries - negatives + self.margin
         near, far = hinges(above), hinges(below)

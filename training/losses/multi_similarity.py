@@ -5,16 +5,19 @@ L = mean_a 1/alpha log(1 + sum_p exp(-alpha (s_ap - base))) + 1/beta log(1 + sum
 
 from __future__ import annotations
 
+from typing import Unpack
+
 from torch import Tensor
 from torch.nn.functional import softplus
 
 from training import functional
 from training.batch import EmbeddingBatch
 from training.functional import Pairs
-from training.losses.base import MetricLoss
+from training.losses.base import ElementLoss
+from training.pml import Parts
 
 
-class MultiSimilarityLoss(MetricLoss):
+class MultiSimilarityLoss(ElementLoss):
     """Multi-similarity loss over mined pairs or all pairs; the paper mines pairs with `MultiSimilarityMiner`.
 
     Args:
@@ -23,20 +26,31 @@ class MultiSimilarityLoss(MetricLoss):
         base: Lambda, the similarity from which pairs count.
         kept_only: Average over the anchors that keep a positive and a negative pair, as in the code published with
             Revisiting, instead of over all samples.
+        parts: See `MetricLoss`.
     """
 
+    takes_distance = True
     tuples = Pairs
     compares_references = True
 
-    def __init__(self, alpha: float = 2.0, beta: float = 50.0, base: float = 0.5, *, kept_only: bool = False) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        alpha: float = 2.0,
+        beta: float = 50.0,
+        base: float = 0.5,
+        *,
+        kept_only: bool = False,
+        **parts: Unpack[Parts],
+    ) -> None:
+        super().__init__(**parts)
         self.alpha, self.beta, self.base, self.kept_only = alpha, beta, base, kept_only
 
-    def compute(self, batch: EmbeddingBatch, tuples: Pairs | None) -> Tensor:
-        """Return the loss, a scalar, over the pairs, or over all of the batch."""
+    def elements(self, batch: EmbeddingBatch, tuples: Pairs | None) -> tuple[Tensor, Tensor | None]:
+        """Return the terms [b] and which of them count, over the pairs, or over all of the batch."""
         positive, negative = batch.masks(tuples)
         cosines = batch.cosines()
-        pulled = functional.masked_logsumexp(-self.alpha * cosines, positive) + self.alpha * self.base
-        pushed = functional.masked_logsumexp(self.beta * cosines, negative) - self.beta * self.base
+        base = self.base if batch.distance is None else -batch.threshold(self.base)
+        pulled = functional.masked_logsumexp(-self.alpha * cosines, positive) + self.alpha * base
+        pushed = functional.masked_logsumexp(self.beta * cosines, negative) - self.beta * base
         terms = softplus(pulled) / self.alpha + softplus(pushed) / self.beta
-        return functional.masked_mean(terms, positive.any(1) & negative.any(1)) if self.kept_only else terms.mean()
+        return terms, positive.any(1) & negative.any(1) if self.kept_only else None

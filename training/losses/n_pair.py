@@ -7,16 +7,17 @@ psi are embeddings: unit rows, or raw ones as in the paper.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
 from training.batch import EmbeddingBatch
-from training.functional import Triplets, masked_logsumexp, mean_norm
-from training.losses.base import MetricLoss
-from zoo.errors import RecipeError, nearest
+from training.functional import Triplets, masked_logsumexp
+from training.losses.base import MetricLoss, norm_penalty
+from training.pml import Parts, Terms
+from zoo.errors import RecipeError, UsageError, nearest
 
 PAIRS = ("first", "random", "all")
 """Choices of the pairs of an anchor and a positive; see `NPairsLoss`."""
@@ -32,28 +33,43 @@ class NPairsLoss(MetricLoss):
             other classes (Revisiting, appendix A.1). "all": likewise with every positive.
         squared_norm: False penalises mean |psi|, as in the code published with Revisiting.
         normalize_embeddings: Scale embeddings to unit length; False in both papers.
+        parts: See `MetricLoss`.
 
     Raises:
         RecipeError: If the choice of pairs is unknown.
     """
 
+    takes_distance = True
     tuples = Triplets
     several_negatives = True
     """Triplets of one anchor and one positive are one term, of all their negatives."""
 
     def __init__(
-        self, *, nu: float = 0.0, pairs: str = "first", squared_norm: bool = True, normalize_embeddings: bool = True
+        self,
+        *,
+        nu: float = 0.0,
+        pairs: str = "first",
+        squared_norm: bool = True,
+        normalize_embeddings: bool = True,
+        **parts: Unpack[Parts],
     ) -> None:
-        super().__init__()
+        super().__init__(**parts)
         check_pairs(pairs)
         self.nu, self.pairs, self.squared_norm = nu, pairs, squared_norm
         self.normalize_embeddings = normalize_embeddings
 
     def compute(self, batch: EmbeddingBatch, tuples: Triplets | None) -> Tensor:
         """Return the loss, a scalar. Triplets choose the anchors, their positives and their negatives."""
-        pairs = choose_pairs(batch, self.pairs) if tuples is None else join_triplets(tuples, len(batch.labels))
-        loss = n_pair_loss(batch.rows, pairs)
-        return loss + self.nu * mean_norm(batch.rows, self.squared_norm) if self.nu else loss
+        return mean_of_terms(self.terms(batch, tuples)["loss"].values)
+
+    def terms(self, batch: EmbeddingBatch, tuples: Triplets | None) -> dict[str, Terms]:
+        """Return the terms of the pairs, for a reducer."""
+        pairs = choose_pairs(batch, self.pairs) if tuples is None else join_triplets(tuples, len(batch.others))
+        return {"loss": Terms(n_pair_terms(batch, pairs), pairs.anchors, "element")}
+
+    def penalties(self, batch: EmbeddingBatch, embeddings: Tensor) -> dict[str, Terms]:
+        """Return what is added to the terms, by name: the penalty on the length, and those of regularizers."""
+        return {**super().penalties(batch, embeddings), **norm_penalty(batch, self.nu, self.squared_norm)}
 
 
 def check_pairs(pairs: str) -> None:
@@ -75,8 +91,10 @@ class NPairs(NamedTuple):
 
 def choose_pairs(batch: EmbeddingBatch, choice: str) -> NPairs:
     """Return anchors and positives as `NPairsLoss` says, against the whole batch or the other positives."""
-    labels = batch.labels
+    labels, others = batch.labels, len(batch.others)
     if choice == "first":
+        if not batch.compares_itself:
+            raise UsageError("first pairs are those of a batch alone; leave ref_emb out.", code="option-without-effect")
         anchors, positives = _first_pairs(labels)
         return NPairs(anchors, positives, positives, labels[anchors][:, None] != labels[positives])
     if choice == "all":
@@ -84,9 +102,9 @@ def choose_pairs(batch: EmbeddingBatch, choice: str) -> NPairs:
     else:
         (anchors,) = batch.positive.any(1).nonzero(as_tuple=True)
         # An extra row: multinomial refuses an empty matrix.
-        weights = torch.cat([batch.positive[anchors].float(), torch.ones(1, len(labels), device=labels.device)])
+        weights = torch.cat([batch.positive[anchors].float(), torch.ones(1, others, device=labels.device)])
         positives = torch.multinomial(weights, 1).squeeze(1)[:-1]
-    return NPairs(anchors, positives, torch.arange(len(labels), device=labels.device), batch.negative[anchors])
+    return NPairs(anchors, positives, torch.arange(others, device=labels.device), batch.negative[anchors])
 
 
 def join_triplets(triplets: Triplets, batch: int) -> NPairs:
@@ -106,13 +124,22 @@ def _first_pairs(labels: Tensor) -> tuple[Tensor, Tensor]:
     return rows[first], rows[first + 1]
 
 
-def n_pair_loss(embeddings: Tensor, pairs: NPairs) -> Tensor:
-    """Return the mean over the pairs of log(1 + sum_n exp(psi_a.psi_n - psi_a.psi_p)); 0 without pairs."""
-    anchors, positives = embeddings[pairs.anchors], embeddings[pairs.positives]
-    logits = anchors @ embeddings[pairs.candidates].T - (anchors * positives).sum(1, keepdim=True)
+def n_pair_terms(batch: EmbeddingBatch, pairs: NPairs) -> Tensor:
+    """Return log(1 + sum_n exp(psi_a.psi_n - psi_a.psi_p)) of the pairs [t]."""
+    if batch.distance is not None:
+        similar = batch.cosines()[pairs.anchors]
+        logits = similar[:, pairs.candidates] - similar.gather(1, pairs.positives[:, None])
+    else:
+        anchors, positives = batch.rows[pairs.anchors], batch.others[pairs.positives]
+        logits = anchors @ batch.others[pairs.candidates].T - (anchors * positives).sum(1, keepdim=True)
     return log_one_plus(logits, pairs.negative)
 
 
 def log_one_plus(logits: Tensor, negative: Tensor) -> Tensor:
-    """Return the mean over rows of log(1 + sum of exp(logits) over `negative`), both [t, m]; 0 without rows."""
-    return softplus(masked_logsumexp(logits, negative)).sum() / max(1, len(logits))
+    """Return log(1 + sum of exp(logits) over `negative`), both [t, m], of each row [t]."""
+    return softplus(masked_logsumexp(logits, negative))
+
+
+def mean_of_terms(values: Tensor) -> Tensor:
+    """Return the mean of terms [t]; 0 without any."""
+    return values.sum() / max(1, len(values))

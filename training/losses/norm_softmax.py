@@ -7,15 +7,18 @@ theta_j is the angle between an embedding and the vector of class j; y is its ow
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from typing import Unpack
+
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from training.batch import EmbeddingBatch
-from training.losses.base import MetricLoss, unit_vectors
-from training.losses.proxies import class_vectors
+from training.losses.base import unit_vectors
+from training.losses.proxies import ClassVectorLoss, class_vectors
+from training.pml import ClassParts
 
 
-class NormalizedSoftmaxLoss(MetricLoss):
+class NormalizedSoftmaxLoss(ClassVectorLoss):
     """Cross entropy of cosines with class vectors.
 
     Args:
@@ -24,21 +27,26 @@ class NormalizedSoftmaxLoss(MetricLoss):
         temperature: T; 0.05 in Roth et al. 2020, Revisiting, appendix A. Its class vectors learn at 1e-5, on SOP at
             2e-3.
         start: Distribution of the first class vectors, see `class_vectors`.
+        parts: See `MetricLoss` and `ClassVectorLoss`.
     """
 
     def __init__(
-        self, num_classes: int, embedding_size: int, temperature: float = 0.05, *, start: str = "normal"
+        self,
+        num_classes: int,
+        embedding_size: int,
+        temperature: float = 0.05,
+        *,
+        start: str = "normal",
+        **parts: Unpack[ClassParts],
     ) -> None:
-        super().__init__()
-        self.num_classes, self.embedding_size, self.temperature, self.start = (
-            num_classes,
-            embedding_size,
-            temperature,
-            start,
-        )
-        self.centres = nn.Parameter(class_vectors(num_classes, embedding_size, start=start))
+        super().__init__(num_classes, embedding_size, **parts)
+        self.temperature, self.start = temperature, start
+        self.centres = self.vectors(class_vectors(num_classes, embedding_size, start=start))
 
-    def compute(self, batch: EmbeddingBatch, tuples: None) -> Tensor:
-        """Return the loss, a scalar."""
-        logits = batch.rows / self.temperature @ unit_vectors(self.centres, batch.rows).T
-        return cross_entropy(logits, batch.labels)
+    def elements(self, batch: EmbeddingBatch, tuples: None) -> tuple[Tensor, None]:
+        """Return the terms [b], all of which count."""
+        return cross_entropy(self.logits(batch.rows), batch.labels, reduction="none"), None
+
+    def logits(self, rows: Tensor) -> Tensor:
+        """Return the logits [b, classes] of unit rows."""
+        return rows / self.temperature @ unit_vectors(self.centres, rows).T

@@ -8,13 +8,16 @@ L_contrastive = mean_(a,p) [d_ap - pos_margin]+ + mean_(a,n) [neg_margin - d_an]
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 
 from training.batch import EmbeddingBatch
-from training.functional import Pairs, Triplets, hinges, triplet_hinges
+from training.functional import Triplets, hinges, triplet_hinges
 from training.losses.base import MetricLoss
 from training.losses.contrastive import ContrastiveLoss
+from training.pml import Parts, Terms
 
 
 class SNRTripletLoss(MetricLoss):
@@ -56,17 +59,28 @@ class SignalToNoiseRatioContrastiveLoss(ContrastiveLoss):
         neg_margin: See pos_margin.
         nu: Weight of the penalty.
         active_only: Average over the terms above zero only (Reality Check).
+        parts: See `MetricLoss`.
     """
 
+    takes_distance = False
+    own_distance = "SNRDistance(power=1)"
+
     def __init__(
-        self, pos_margin: float = 0.0, neg_margin: float = 1.0, *, nu: float = 0.0, active_only: bool = True
+        self,
+        pos_margin: float = 0.0,
+        neg_margin: float = 1.0,
+        *,
+        nu: float = 0.0,
+        active_only: bool = True,
+        **parts: Unpack[Parts],
     ) -> None:
-        super().__init__(pos_margin, neg_margin, active_only=active_only)
+        super().__init__(pos_margin, neg_margin, active_only=active_only, **parts)
         self.nu = nu
 
-    def compute(self, batch: EmbeddingBatch, tuples: Pairs | None) -> Tensor:
-        """Return the loss, a scalar, over the pairs, or over all of the batch."""
-        return super().compute(batch, tuples) + self.nu * _mean_penalty(batch.rows)
+    def penalties(self, batch: EmbeddingBatch, embeddings: Tensor) -> dict[str, Terms]:
+        """Return what is added to the terms, by name: the penalty on the means, and those of regularizers."""
+        means = Terms(self.nu * _mean_penalty(batch.rows), None, "already_reduced")
+        return {**super().penalties(batch, embeddings), "means": means}
 
     def distances(self, batch: EmbeddingBatch) -> Tensor:
         """Return all SNR distances [b, m] of a batch."""

@@ -9,16 +9,19 @@ w_ck are the unit centres of class c; y is the class of the unit embedding phi.
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from training.batch import EmbeddingBatch
-from training.losses.base import MetricLoss, unit_vectors
-from training.losses.proxies import class_vectors, shift_target_logits
+from training.losses.base import unit_vectors
+from training.losses.proxies import ClassVectorLoss, class_vectors, shift_target_logits
+from training.pml import ClassParts, Terms
 
 
-class SoftTripleLoss(MetricLoss):
+class SoftTripleLoss(ClassVectorLoss):
     """Cross entropy of relaxed similarities with several centres per class, and a penalty on the centres' distances.
 
     Roth et al. 2020, Revisiting, appendix A, has 2 centres, la 8 and tau .2. The code published with it takes the
@@ -33,6 +36,7 @@ class SoftTripleLoss(MetricLoss):
         margin: delta.
         tau: Weight of the penalty.
         start: Distribution of the first class vectors, see `class_vectors`.
+        parts: See `MetricLoss` and `ClassVectorLoss`.
     """
 
     def __init__(
@@ -46,27 +50,34 @@ class SoftTripleLoss(MetricLoss):
         *,
         tau: float = 0.0,
         start: str = "kaiming",
+        **parts: Unpack[ClassParts],
     ) -> None:
-        super().__init__()
-        self.num_classes, self.embedding_size, self.centers_per_class = num_classes, embedding_size, centers_per_class
-        self.la, self.gamma, self.margin, self.tau, self.start = la, gamma, margin, tau, start
+        super().__init__(num_classes, embedding_size, **parts)
+        self.centers_per_class, self.tau, self.start = centers_per_class, tau, start
+        self.la, self.gamma, self.margin = la, gamma, margin
         # The first axis counts a class's centres, so that the softmax over them runs along rows in memory.
-        self.centres = nn.Parameter(class_vectors(centers_per_class, num_classes, embedding_size, start=start))
+        self.centres = self.vectors(class_vectors(centers_per_class, num_classes, embedding_size, start=start))
 
-    def compute(self, batch: EmbeddingBatch, tuples: None) -> Tensor:
-        """Return the loss, a scalar."""
-        centres = unit_vectors(self.centres, batch.rows)
-        loss = cross_entropy(self._shifted_logits(batch.rows, centres, batch.labels), batch.labels)
-        return loss + self.tau * _centre_spread(centres) if self.tau else loss
+    def elements(self, batch: EmbeddingBatch, tuples: None) -> tuple[Tensor, None]:
+        """Return the terms [b], all of which count."""
+        return cross_entropy(self.shifted_logits(batch.rows, batch.labels), batch.labels, reduction="none"), None
+
+    def penalties(self, batch: EmbeddingBatch, embeddings: Tensor) -> dict[str, Terms]:
+        """Return what is added to the terms, by name: the penalty on the centres, and those of regularizers."""
+        penalties = super().penalties(batch, embeddings)
+        if self.tau:
+            spread = self.tau * _centre_spread(unit_vectors(self.centres, batch.rows))
+            penalties["spread"] = Terms(spread, None, "already_reduced")
+        return penalties
+
+    def logits(self, rows: Tensor) -> Tensor:
+        """Return the relaxed similarities [b, classes] of unit rows, without the margin."""
+        cosines = rows / self.gamma @ unit_vectors(self.centres, rows).transpose(1, 2)
+        return self.gamma * (cosines.softmax(0) * cosines).sum(0)
 
     def shifted_logits(self, rows: Tensor, labels: Tensor) -> Tensor:
-        """Return the logits [b, classes] of unit rows with the margin, whose cross entropy is the loss's first term."""
-        return self._shifted_logits(rows, unit_vectors(self.centres, rows), labels)
-
-    def _shifted_logits(self, rows: Tensor, centres: Tensor, labels: Tensor) -> Tensor:
-        cosines = rows / self.gamma @ centres.transpose(1, 2)
-        logits = self.la * self.gamma * (cosines.softmax(0) * cosines).sum(0)
-        return shift_target_logits(logits, labels, -self.la * self.margin)
+        """Return the logits [b, classes] of unit rows with the margin, whose cross entropy is the loss without tau."""
+        return shift_target_logits(self.la * self.logits(rows), labels, -self.la * self.margin)
 
 
 def _centre_spread(centres: Tensor) -> Tensor:

@@ -10,16 +10,20 @@ classes have large margins.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Unpack
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from training.batch import check_classes, read_batch
 from training.losses.arcface import add_angle
 from training.losses.base import unit_vectors
 from training.losses.proxies import ClassificationLoss, shift_target_logits
+from training.pml import ClassParts
 from zoo.errors import RecipeError
 
 
@@ -36,6 +40,7 @@ class SubCenterArcFaceLoss(ClassificationLoss):
         power: Exponent of the class sizes, 1/4 in Ha et al. 2020.
         class_sizes: Number of training images of each class; an empty class counts as one image. None: equal sizes.
         start: Distribution of the first class vectors, see `class_vectors`.
+        parts: See `MetricLoss` and `ClassVectorLoss`.
 
     Raises:
         RecipeError: If a number is out of range, or there is not one size per class.
@@ -55,6 +60,7 @@ class SubCenterArcFaceLoss(ClassificationLoss):
         power: float = 0.25,
         class_sizes: Sequence[int] | np.ndarray | None = None,
         start: str = "normal",
+        **parts: Unpack[ClassParts],
     ) -> None:
         if sub_centers < 1 or not 0 <= least_margin <= margin or power < 0:
             raise RecipeError(
@@ -63,7 +69,7 @@ class SubCenterArcFaceLoss(ClassificationLoss):
                 code="invalid-value",
             )
         # The first axis counts a class's centres: the greatest cosine is then taken along rows in memory.
-        super().__init__(num_classes, embedding_size, start, sub_centers)
+        super().__init__(num_classes, embedding_size, start, sub_centers, **parts)
         self.margin, self.scale, self.sub_centers = margin, scale, sub_centers
         self.least_margin, self.power = least_margin, power
         sizes = np.ones(num_classes) if class_sizes is None else np.asarray(class_sizes)
@@ -72,13 +78,47 @@ class SubCenterArcFaceLoss(ClassificationLoss):
         margins = torch.from_numpy(np.radians(margins_by_size(sizes, margin, least_margin, power))).float()
         self.register_buffer("margins", margins, persistent=False)
 
+    def logits(self, rows: Tensor) -> Tensor:
+        """Return the logits [b, classes] of unit rows, without the margin."""
+        return self.scale * self._cosines(rows)
+
     def shifted_logits(self, rows: Tensor, labels: Tensor) -> Tensor:
         """Return the logits [b, classes] of unit rows with the margin, whose cross entropy is the loss."""
-        centres = unit_vectors(self.centres, rows)
-        cosines = linear(rows, centres.flatten(0, 1)).unflatten(1, centres.shape[:2]).amax(1)
+        cosines = self._cosines(rows)
         targets = cosines.gather(1, labels[:, None])[:, 0]
         shift = self.scale * (add_angle(targets, self.margins[labels].to(rows.dtype)) - targets)
         return shift_target_logits(self.scale * cosines, labels, shift)
+
+    @torch.no_grad()
+    def get_outliers(self, embeddings: Tensor, labels: Tensor, threshold: float = 75.0) -> tuple[Tensor, Tensor]:
+        """Return the samples that are far from their class, and the dominant centre of each class (section 3.3).
+
+        A class's dominant centre is the one that most of its samples are nearest to.
+
+        Args:
+            embeddings: [b, d].
+            labels: [b].
+            threshold: An outlier's angle to the dominant centre of its class is larger, in degrees.
+
+        Returns:
+            Indices of the outliers, int64 [t], and the dominant centres as columns [d, classes], 0 of a class without
+            samples.
+        """
+        batch = read_batch(embeddings, labels)
+        check_classes(batch.labels, self.num_classes)
+        cosines = linear(batch.rows, unit_vectors(self.centres, batch.rows).flatten(0, 1))
+        own = cosines.unflatten(1, self.centres.shape[:2]).transpose(1, 2)[torch.arange(len(labels)), batch.labels]
+        votes = torch.zeros(self.num_classes, self.sub_centers, dtype=torch.int64, device=embeddings.device)
+        votes.index_put_((batch.labels, own.argmax(1)), torch.ones_like(batch.labels), accumulate=True)
+        dominant, has_samples = votes.argmax(1), votes.any(1)
+        is_far = own.gather(1, dominant[batch.labels, None])[:, 0] < math.cos(math.radians(threshold))
+        centres = self.centres[dominant, torch.arange(self.num_classes)] * has_samples[:, None]
+        return is_far.nonzero()[:, 0], centres.T.to(batch.rows.dtype)
+
+    def _cosines(self, rows: Tensor) -> Tensor:
+        """Return the cosines [b, classes] of unit rows with the nearest centre of each class."""
+        centres = unit_vectors(self.centres, rows)
+        return linear(rows, centres.flatten(0, 1)).unflatten(1, centres.shape[:2]).amax(1)
 
 
 def margins_by_size(sizes: np.ndarray, margin: float, least_margin: float, power: float) -> np.ndarray:

@@ -7,12 +7,15 @@ q is the density of distances between random points of the unit sphere in D dime
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 
 from training.batch import EmbeddingBatch
 from training.functional import Triplets, draw_columns
 from training.miners.base import BaseMiner
+from training.pml import MinerParts
 
 
 class DistanceWeightedMiner(BaseMiner):
@@ -24,11 +27,20 @@ class DistanceWeightedMiner(BaseMiner):
             as in the code published with Roth et al. 2020, Revisiting.
         one_positive: One triplet per anchor, with a random positive, as in that code. With two samples per class both
             are the same.
+        parts: See `BaseMiner`.
     """
 
+    own_distance = "LpDistance(power=1)"
+
     def __init__(
-        self, cutoff: float = 0.5, nonzero_loss_cutoff: float | None = 1.4, *, one_positive: bool = False
+        self,
+        cutoff: float = 0.5,
+        nonzero_loss_cutoff: float | None = 1.4,
+        *,
+        one_positive: bool = False,
+        **parts: Unpack[MinerParts],
     ) -> None:
+        super().__init__(**parts)
         self.cutoff, self.nonzero_loss_cutoff, self.one_positive = cutoff, nonzero_loss_cutoff, one_positive
 
     def mine(self, batch: EmbeddingBatch) -> Triplets:

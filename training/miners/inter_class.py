@@ -44,6 +44,7 @@ class InterClassMiner(BaseMiner):
         nonzero_loss_cutoff: float | None = 1.4,
         margin: float = 0.2,
     ) -> None:
+        super().__init__()
         for kind, value, names in (("positive", positive, POSITIVES), ("negative", negative, NEGATIVES)):
             if value not in names:
                 raise RecipeError(

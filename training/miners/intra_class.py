@@ -27,6 +27,7 @@ class IntraClassMiner(BaseMiner):
     compares_references = False
 
     def __init__(self, by_distance: bool = True, cutoff: float = 0.5, nonzero_loss_cutoff: float | None = 1.4) -> None:
+        super().__init__()
         self.by_distance, self.cutoff, self.nonzero_loss_cutoff = by_distance, cutoff, nonzero_loss_cutoff
         self.distance_weighted = DistanceWeightedMiner(cutoff, nonzero_loss_cutoff)
 

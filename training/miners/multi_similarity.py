@@ -5,11 +5,14 @@ keep n if s_an > min_p s_ap - epsilon,  keep p if s_ap < max_n s_an + epsilon
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 
 from training.batch import EmbeddingBatch
 from training.functional import Pairs
 from training.miners.base import BaseMiner
+from training.pml import MinerParts
 
 
 class MultiSimilarityMiner(BaseMiner):
@@ -17,9 +20,13 @@ class MultiSimilarityMiner(BaseMiner):
 
     Args:
         epsilon: Tolerance of the cosines; 0.1 in the paper.
+        parts: See `BaseMiner`.
     """
 
-    def __init__(self, epsilon: float = 0.1) -> None:
+    takes_distance = True
+
+    def __init__(self, epsilon: float = 0.1, **parts: Unpack[MinerParts]) -> None:
+        super().__init__(**parts)
         self.epsilon = epsilon
 
     def mine(self, batch: EmbeddingBatch) -> Pairs:

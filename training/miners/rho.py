@@ -48,6 +48,7 @@ class RhoMiner(BaseMiner):
     ) -> None:
         if not 0 <= probability <= 1:
             raise RecipeError(f"the probability of rho is {probability}; it must be from 0 to 1.", code="invalid-value")
+        super().__init__()
         self.probability, self.miner, self.published = probability, miner or DistanceWeightedMiner(), published
 
     def mine(self, batch: EmbeddingBatch) -> Triplets | Pairs:

@@ -21,6 +21,7 @@ class SemihardMiner(BaseMiner):
     """
 
     def __init__(self, margin: float = 0.2) -> None:
+        super().__init__()
         self.margin = margin
 
     def mine(self, batch: EmbeddingBatch) -> Triplets:

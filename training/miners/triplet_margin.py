@@ -5,9 +5,12 @@ margin of a triplet: d_an - d_ap
 
 from __future__ import annotations
 
+from typing import Unpack
+
 from training.batch import EmbeddingBatch
-from training.functional import Triplets, unit_distances
-from training.miners.base import BaseMiner
+from training.functional import Triplets
+from training.miners.base import BaseMiner, mined_distances
+from training.pml import MinerParts
 from zoo.errors import RecipeError, nearest
 
 TYPES = ("all", "hard", "semihard", "easy")
@@ -20,12 +23,16 @@ class TripletMarginMiner(BaseMiner):
         margin: Bound of d_an - d_ap.
         type_of_triplets: "all" of these; "hard", whose negative is not farther than the positive; "semihard", the rest
             of these; or "easy", all other triplets of the batch.
+        parts: See `BaseMiner`.
 
     Raises:
         RecipeError: If the type is unknown.
     """
 
-    def __init__(self, margin: float = 0.2, type_of_triplets: str = "all") -> None:
+    takes_distance = True
+
+    def __init__(self, margin: float = 0.2, type_of_triplets: str = "all", **parts: Unpack[MinerParts]) -> None:
+        super().__init__(**parts)
         if type_of_triplets not in TYPES:
             raise RecipeError(
                 f"type_of_triplets is {type_of_triplets!r}; choose one of {', '.join(TYPES)}."
@@ -36,7 +43,7 @@ class TripletMarginMiner(BaseMiner):
 
     def mine(self, batch: EmbeddingBatch) -> Triplets:
         """Return the triplets of the type; memory is O(positive pairs * m)."""
-        distances = unit_distances(batch.rows, batch.others)
+        distances = mined_distances(batch)
         anchors, positives = batch.positive_pairs()
         margins = distances[anchors] - distances[anchors, positives][:, None]
         kept = {

@@ -13,6 +13,7 @@ from typing import Any
 from training.definitions import outdated
 from training.overrides import differences
 from training.recipe import Recipe, without_remarks
+from training.studies.own import own_study
 from training.studies.papers import find_study
 from training.studies.results import Result, Results, has_results
 from training.studies.study import (
@@ -51,7 +52,7 @@ from zoo.paths import expand
 
 PLAN_FILE, FAILURE_FILE = "plan.json", "failure.json"
 
-EXTENDABLE = ("seeds", "selections", "only", "trials")
+EXTENDABLE = ("seeds", "selections", "only", "trials", "arms")
 """Fields of a plan that may grow when the study is begun again in the same folder."""
 
 Images = dict[tuple[Any, ...], str]
@@ -243,7 +244,8 @@ class Plan:
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         chosen = {arm.label: best._asdict() for arm in self.arms if (best := self.chosen_values(arm)) is not None}
         trials = [dataclasses.asdict(trial) for trial in self.trials]
-        return json.loads(json.dumps({**values, "study": self.study.name, "trials": trials, "chosen": chosen}))
+        own = {"arms": self.study.own_arms} if self.study.own_arms else {}
+        return json.loads(json.dumps({**values, "study": self.study.name, **own, "trials": trials, "chosen": chosen}))
 
 
 def weights_by_study(
@@ -371,7 +373,7 @@ def adapt_to_dataset(plan: Plan) -> Plan:
     """Return the plan with its study's measures and note adapted to the data set that supplies the images."""
     dataset, owner = plan.recipes(plan.study.arms[0])[0].data.dataset, recipe_owner(plan.dataset)
     note = plan.study.note
-    if dataset != owner:
+    if dataset != owner and not plan.study.own_arms:
         folder = f" ({plan.data})" if plan.data else ""
         note = f"The images are those of the data set {dataset}{folder}, the recipes those of {owner}. {note}".strip()
     measures, normalised = (
@@ -408,7 +410,7 @@ def write_plan(plan: Plan, folder: Path) -> Plan:
             images = images or old.get("images", {})
             plan = _extend(plan, old)
             check_recipes(recipes, old, folder)
-            if all(plan.to_json()[key] == old.get(key, []) for key in EXTENDABLE):
+            if all(plan.to_json().get(key, []) == old.get(key, []) for key in EXTENDABLE):
                 return plan
         runs = [path for *_, path in plan.run_folders()]
         facts = {"images": images, "runs": runs, "recipes": recipes, **provenance()}
@@ -434,7 +436,7 @@ def read_plan(folder: Path) -> Plan:
     record = read_record(path)
     try:
         plan = Plan(
-            find_study(record["study"]),
+            own_study(record["arms"]) if "arms" in record else find_study(record["study"]),
             record["dataset"],
             record["seeds"],
             tuple(record["selections"]),
@@ -553,6 +555,10 @@ def _extend(plan: Plan, old: dict[str, Any]) -> Plan:
     """Return the plan with the seeds, selections, arms and trials of an earlier one."""
     selections = {*plan.selections, *old["selections"]}
     labels = {*plan.only, *old["only"]} if plan.only and old.get("only") else set()  # empty: all arms
+    if plan.study.own_arms:
+        own = own_study([*old["arms"], *plan.study.own_arms])
+        study = dataclasses.replace(plan.study, arms=own.arms, own_arms=own.own_arms)
+        plan = dataclasses.replace(plan, study=study)
     return dataclasses.replace(
         plan,
         seeds=max(plan.seeds, int(old["seeds"])),

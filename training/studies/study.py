@@ -147,6 +147,7 @@ class Arm:
         x: Its place on the study's axis.
         backbone: The $backbone on the data sets of the papers; on small ones it is conv4, on photographs lite0.
         copies: The number of models with different seeds whose embeddings are joined.
+        own: Whether the recipe is the user's choice, which only gets the data set of the study.
     """
 
     label: str
@@ -155,6 +156,7 @@ class Arm:
     x: float | None = None
     backbone: str = "r50"
     copies: int = 1
+    own: bool = False
 
 
 @dataclass(frozen=True)
@@ -214,6 +216,7 @@ class Study:
         as_published: Whether the arms have the settings of the authors' published code.
         normalised: Measures that the report sums up by setting, each divided by its maximum over the settings of an
             objective (`training.studies.normalised`).
+        own_arms: The arms as the user wrote them, of a study of the user (`training.studies.own`).
 
     Raises:
         RecipeError: If the study contradicts itself.
@@ -238,6 +241,7 @@ class Study:
     selections: tuple[str, ...] = ("last",)
     as_published: bool = False
     normalised: tuple[Measure, ...] = ()
+    own_arms: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not STUDY_NAME.fullmatch(self.name):
@@ -401,7 +405,7 @@ def changed_settings(arm: Arm, dataset: str) -> list[str]:
     own, named = (
         [
             without_remarks(member.record)
-            for member in _resolve_members(arm.recipe, settings, arm.backbone, dataset, (), ())
+            for member in _resolve_members(dataclasses.replace(arm, settings=settings), dataset, (), ())
         ]
         for settings in (arm.settings, ())
     )
@@ -449,7 +453,7 @@ def _seeded_recipes(
     as_published: bool,
 ) -> tuple[Recipe, ...]:
     """Return the recipes of `resolve_recipes`, from its memory of the process after the first call."""
-    own = _resolve_members(arm.recipe, arm.settings, arm.backbone, dataset, settings, weights, as_published)
+    own = _resolve_members(arm, dataset, settings, weights, as_published)
     members = arm.copies * own
     return tuple(
         dataclasses.replace(_with_validation(member, selection), seed=seed * len(members) + i)
@@ -459,27 +463,34 @@ def _seeded_recipes(
 
 @cache
 def _resolve_members(
-    recipe: str,
-    own: tuple[str, ...],
-    backbone: str,
+    arm: Arm,
     dataset: str,
     settings: tuple[str, ...],
     weights: tuple[str, ...],
     as_published: bool = False,
 ) -> tuple[Recipe, ...]:
     """Return the recipes with an arm's own settings and those of the whole study."""
-    words, name = _placeholders(dataset, backbone), recipe_name(recipe, dataset, backbone)
-    owner = recipe_owner(dataset)
-    words |= {**_sizes(resolve(name)), "batch": 96 if owner in SMALL_DATASETS else 112}
-    images = [*PHOTO_SETTINGS] if owner in PHOTO_DATASETS else []
-    images += [] if owner == dataset else [f"data.dataset={dataset}"]
     make = resolve_as_published if as_published else resolve
-    changes = [*images, *(_substitute(setting, words) for setting in own), *settings]
+    if arm.own:
+        name, changes = arm.recipe, [f"data.dataset={dataset}", *arm.settings, *settings]
+    else:
+        name = recipe_name(arm.recipe, dataset, arm.backbone)
+        changes = [*_paper_settings(arm, name, dataset), *settings]
     resolved = make(name, changes)
     start = dict(setting.split("=", 1) for setting in weights).get(resolved.backbone.name)
     if start is not None:
         resolved = make(name, [*changes, f"backbone.pretrained={start}"])
     return resolved.members if isinstance(resolved, EnsembleRecipe) else (resolved,)
+
+
+def _paper_settings(arm: Arm, name: str, dataset: str) -> list[str]:
+    """Return the settings that fit an arm's recipe to a data set, and the arm's own with their placeholders filled."""
+    owner = recipe_owner(dataset)
+    words = _placeholders(dataset, arm.backbone)
+    words |= {**_sizes(resolve(name)), "batch": 96 if owner in SMALL_DATASETS else 112}
+    images = [*PHOTO_SETTINGS] if owner in PHOTO_DATASETS else []
+    images += [] if owner == dataset else [f"data.dataset={dataset}"]
+    return [*images, *(_substitute(setting, words) for setting in arm.settings)]
 
 
 def _sizes(recipe: Recipe | EnsembleRecipe) -> dict[str, object]:

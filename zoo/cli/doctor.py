@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from zoo.cli.options import Json
-from zoo.console import count, print_json, print_table, printable
+from zoo.cli.options import Json, Latex
+from zoo.console import count, print_json, print_table, show, tables_in_latex
 from zoo.render import Table
 
 if TYPE_CHECKING:
-    from training.health.diagnosis import Finding
+    from training.health.diagnosis import Finding, History
 
 app = typer.Typer()
 
@@ -35,11 +35,12 @@ def doctor(
     out: Annotated[
         Path | None, Option("--out", "-o", metavar="FILE", help="also write a page with plots and findings: .html")
     ] = None,
+    latex: Latex = False,
     as_json: Json = False,
 ) -> int:
     """say whether a training run is healthy, and which setting to try if not"""
     from training.health.diagnosis import diagnose
-    from training.health.page import check_page, health, rows, write_page
+    from training.health.page import check_page, write_page
     from training.health.run_folder import find_run, read_history, to_json
 
     if out is not None:
@@ -50,22 +51,24 @@ def doctor(
     if as_json:
         print_json({"run": str(folder), **to_json(history, findings)})
     else:
-        print(f"{printable(str(folder))}: {count(len(history.records), 'epoch')}")
-        if history.records:
-            print_table(
-                Table(("indicator", "start", "last", "by epoch", "meaning"), rows(history), numbers=("start", "last"))
-            )
-        _print_findings(findings)
-        if not findings:
-            print(f"\n{health(history)}")
+        with tables_in_latex(latex):
+            _print(folder, history, findings)
     if out is not None:
         write_page(out, folder.name, history, findings)
     return 1 if findings else 0
 
 
-def _print_findings(findings: list[Finding]) -> None:
+def _print(folder: Path, history: History, findings: list[Finding]) -> None:
+    from training.health.page import health, rows
+
+    show(f"{folder}: {count(len(history.records), 'epoch')}")
+    if history.records:
+        columns = ("indicator", "start", "last", "by epoch", "meaning")
+        print_table(Table(columns, rows(history), numbers=("start", "last")))
     for finding in findings:
-        print(f"\n{finding.code}, from epoch {finding.epoch}")
-        print(f"  what happened: {printable(finding.happened)}")
-        print(f"  usual cause:   {printable(finding.cause)}")
-        print(f"  what to try:   {printable(finding.setting)}")
+        show("", f"{finding.code}, from epoch {finding.epoch}")
+        show(f"  what happened: {finding.happened}")
+        show(f"  usual cause:   {finding.cause}")
+        show(f"  what to try:   {finding.setting}")
+    if not findings:
+        show("", health(history))

@@ -19,6 +19,7 @@ from zoo.cli.options import (
     Device,
     FollowLinks,
     Json,
+    Latex,
     Margins,
     Model,
     OptionalSplit,
@@ -41,6 +42,8 @@ from zoo.console import (
     print_json,
     print_table,
     score_text,
+    show,
+    tables_in_latex,
     write_errors,
 )
 from zoo.errors import command
@@ -117,6 +120,7 @@ def evaluate(
     k: Depths = None,
     metrics: Metrics = None,
     rerank: Rerank = "none",
+    latex: Latex = False,
     as_json: Json = False,
     out: ResultFile = None,
     save: Annotated[bool, Option("--save", help="add the measurement to the model folder's results.json")] = False,
@@ -154,7 +158,8 @@ def evaluate(
     if save:  # before a closed pipe (`| head`) ends the command
         with write_errors(embedder.folder):
             add_result(embedder.folder, result)
-    _print_result(result, as_json, out, time.monotonic() - started)
+    with tables_in_latex(latex):
+        _print_result(result, as_json, out, time.monotonic() - started)
     return strict_status(strict, result.unreadable)
 
 
@@ -200,8 +205,8 @@ def _print_subject(result: Evaluation, file: str = "") -> None:
         f"{result.model} ({result.runtime}, {result.precision})" if result.model else count(result.dim, "dimension")
     )
     subject = f"{file}: {subject}" if file else subject
-    print(f"{subject} on {data_title(facts)}" + (f", {split_title(result.split)}" if result.dataset else ""))
-    print(origin_text(facts))
+    show(f"{subject} on {data_title(facts)}" + (f", {split_title(result.split)}" if result.dataset else ""))
+    show(origin_text(facts))
 
 
 def _print_scores(result: Evaluation) -> None:
@@ -209,17 +214,17 @@ def _print_scores(result: Evaluation) -> None:
 
     _print_subject(result)
     if result.unreadable:
-        print(f"{count(result.unreadable, 'image')} could not be read; the scores are of the others")
+        show(f"{count(result.unreadable, 'image')} could not be read; the scores are of the others")
     if result.identical is not None:
-        print(result.identical.text)
+        show(result.identical.text)
     if result.queries_without_relatives == 1:
-        print("1 image is alone in its class and was left out as a query")
+        show("1 image is alone in its class and was left out as a query")
     elif result.queries_without_relatives:
-        print(
+        show(
             f"{count(result.queries_without_relatives, 'image')} are alone in their class and were left out as queries"
         )
     if result.classes == 1:
-        print("all of them are of one class, so every neighbour counts as right: this measures nothing")
+        show("all of them are of one class, so every neighbour counts as right: this measures nothing")
     print_table(metric_table(result.metrics, result.intervals))
 
 
@@ -393,6 +398,7 @@ def score(
         ),
     ] = None,
     margins: Margins = None,
+    latex: Latex = False,
     as_json: Json = False,
     out: ResultFile = None,
 ) -> None:
@@ -439,10 +445,11 @@ def score(
         if dataset is None and result.data is not None:
             result = replace(result, data=replace(result.data, name=(labels or file).name))
         results.append(result if record is None else _with_model(result, record))
-    if other is None:
-        _print_result(results[0], as_json, out, time.monotonic() - started)
-    else:
-        _print_comparison((embeddings, other), results, limits, as_json, out)
+    with tables_in_latex(latex):
+        if other is None:
+            _print_result(results[0], as_json, out, time.monotonic() - started)
+        else:
+            _print_comparison((embeddings, other), results, limits, as_json, out)
 
 
 def _labels(
@@ -513,11 +520,7 @@ def _print_comparison(
             _print_subject(result, str(file))
         cells = [_comparison_cells(results, *row) for row in rows]
         print_table(Table(("metric", *map(str, files), "difference", "95 %", "p (Holm)", "verdict"), cells))
-        print(
-            *dict.fromkeys(f"Intervals are {found.note}." for found in differences if found.note),
-            VERDICT_RULE,
-            sep="\n",
-        )
+        show(*dict.fromkeys(f"Intervals are {found.note}." for found in differences if found.note), VERDICT_RULE)
     if out:
         with write_errors(out):
             write_json(out, facts)

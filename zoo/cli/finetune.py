@@ -15,6 +15,7 @@ from zoo.cli.options import (
     Data,
     Device,
     Json,
+    Latex,
     NamedDataset,
     NewName,
     Quiet,
@@ -25,7 +26,7 @@ from zoo.cli.options import (
     TestShare,
     strict_status,
 )
-from zoo.console import count, interval_text, note, print_json, print_table
+from zoo.console import count, interval_text, note, print_json, print_table, show, tables_in_latex
 from zoo.errors import command
 from zoo.render import Table
 
@@ -43,8 +44,8 @@ app = typer.Typer()
 def _print_next_step(name: str, folder: Path, images: str | None) -> None:
     """Print where a new model is, and how to search the images of a folder or table with it."""
     index = command("index", name, images or "DIR", "--out", f"{name}-gallery")
-    print(f"Written to {folder}.")
-    print(f"Index pictures with: {command('export', name)} && {index}")
+    show(f"Written to {folder}.")
+    show(f"Index pictures with: {command('export', name)} && {index}")
 
 
 # zoo finetune
@@ -89,6 +90,7 @@ def finetune(
     views: AugmentedViews = 8,
     device: Device = None,
     strict: Strict = False,
+    latex: Latex = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
@@ -118,7 +120,8 @@ def finetune(
         seconds = {"training_seconds": fitted.outcome.seconds, "seconds": time.monotonic() - started}
         print_json({**fitted.to_json(), **seconds})
     else:
-        _print_finetuned(fitted, base, source)
+        with tables_in_latex(latex):
+            _print_finetuned(fitted, base, source)
     return strict_status(strict, fitted.pictures.unreadable)
 
 
@@ -130,9 +133,9 @@ def _print_finetuned(fitted: Finetuned, base: str, source: str) -> None:
     split, selection, (before, after) = fitted.split, fitted.selection, fitted.dims
     images, classes = len(split.train) - selection.images, len(split.train.classes) - selection.classes
     if fitted.outcome.epochs:
-        print(f"trained on {count(images, 'image')} of {count(classes, 'class')} in {fitted.outcome.seconds:.0f} s")
-    print(_choice(selection, fitted.outcome.name, len(split.train.classes)))
-    print(
+        show(f"trained on {count(images, 'image')} of {count(classes, 'class')} in {fitted.outcome.seconds:.0f} s")
+    show(_choice(selection, fitted.outcome.name, len(split.train.classes)))
+    show(
         f"measured on {split.test.identity}, {count(len(split.test), 'image')} of "
         f"{count(len(split.test.classes), 'class')} "
         f"{novelty(fitted.seen_classes, fitted.unread)}"
@@ -140,9 +143,9 @@ def _print_finetuned(fitted: Finetuned, base: str, source: str) -> None:
     _print_origin(fitted.outcome, "before", fitted.base)
     print_table(change_table(fitted.rows))
     for line in _losses(fitted.rows):
-        print(line)
+        show(line)
     if selection.kept != "base" and any(row.difference < 0 for row in fitted.rows):
-        print(f"the base is unchanged, if you prefer it: {base}")
+        show(f"the base is unchanged, if you prefer it: {base}")
     _print_dims(before, after)
     _print_next_step(fitted.outcome.name, fitted.outcome.folder, source)
 
@@ -154,13 +157,13 @@ def _print_origin(outcome: Outcome, role: str, other: Card) -> None:
     if outcome.evaluation is not None:
         evaluation = outcome.evaluation
         how = f"{evaluation.runtime} in {evaluation.precision}; {origin_text(evaluation.to_json())}"
-        print(f"{how}; {role}: {other.name}, model {other.fingerprint[:8]}")
+        show(f"{how}; {role}: {other.name}, model {other.fingerprint[:8]}")
 
 
 def _print_dims(before: int, after: int) -> None:
     """Print how the length of a vector changes, in numbers and in bytes of float32."""
     if before != after:
-        print(f"a vector has {after:,} numbers instead of {before:,}: {4 * after:,} bytes instead of {4 * before:,}")
+        show(f"a vector has {after:,} numbers instead of {before:,}: {4 * after:,} bytes instead of {4 * before:,}")
 
 
 def _choice(selection: Selection, name: str, classes: int) -> str:

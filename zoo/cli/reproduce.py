@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Option
 
-from zoo.cli.options import Data, Device, Json, Model, Quiet, Settings
-from zoo.console import interval_text, print_json, print_table
+from zoo.cli.options import Data, Device, Json, Latex, Model, Quiet, Settings
+from zoo.console import interval_text, print_json, print_table, show, tables_in_latex
 from zoo.render import Table
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def reproduce(
     settings: Settings = None,
     device: Device = None,
     restart: Annotated[bool, Option("--restart", help="forget an interrupted reproduction")] = False,
+    latex: Latex = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
@@ -51,7 +52,8 @@ def reproduce(
     if as_json:
         print_json(outcome.to_json())
     else:
-        _print(outcome)
+        with tables_in_latex(latex):
+            _print(outcome)
     return 0 if outcome.within else 1
 
 
@@ -67,9 +69,9 @@ def _print(outcome: Reproduction) -> None:
         for row in outcome.metrics
     ]
     print_table(Table(("metric", "recorded", "95 % over classes", "reproduced", ""), rows, ("recorded", "reproduced")))
-    print(f"recorded:   {_facts(outcome.made)}")
-    print(f"reproduced: {_facts(outcome.remade)}")
-    print(f"{outcome.model} is {'reproduced' if outcome.within else 'NOT reproduced'}: {outcome.folder}")
+    show(f"recorded:   {_facts(outcome.made)}")
+    show(f"reproduced: {_facts(outcome.remade)}")
+    show(f"{outcome.model} is {'reproduced' if outcome.within else 'NOT reproduced'}: {outcome.folder}")
 
 
 def _facts(made: dict[str, Any] | Any) -> str:

@@ -110,6 +110,7 @@ def _silent(line: str) -> None:
   zoo benchmark run group/table-3 --dataset cub --data DIR --weights ibn=DIR        converted weights for one backbone
   zoo benchmark run claims/rho --dataset cub2010 --data DIR --trial-rates 1e-4 --trial-rates 3e-4    the better per arm
   zoo benchmark run claims/rho --dataset glyphs --margin map_at_r=.005 --margin recall_at_1=.01    what is equivalent
+  zoo benchmark run --arm margin-conv4-glyphs --arm mine=margin-conv4-glyphs,objective.loss=mypkg:MyLoss --seeds 3
   zoo benchmark run claims/rho --dataset folder --data DIR                  your own images, recipes of CIFAR-100
   zoo benchmark run claims/rho --dataset cub --out mine --set data.dataset=folder --data DIR        recipes of CUB
 
@@ -119,9 +120,20 @@ several terminals, or on several machines that share the folder, shares out the 
 )
 def run(
     study: Annotated[
-        str, Argument(metavar="STUDY", help="its name, or a paper's table or figure (all: zoo benchmark list)")
-    ],
-    dataset: Annotated[str | None, Option(metavar="D", help="data set for all arms; there is no default")] = None,
+        str | None, Argument(metavar="STUDY", help="its name, or a paper's table or figure (all: zoo benchmark list)")
+    ] = None,
+    arms: Annotated[
+        list[str] | None,
+        Option(
+            "--arm",
+            metavar="[LABEL=]RECIPE[,KEY=VALUE...]",
+            help="instead of STUDY an arm of your own: a recipe with settings as of zoo train --set; repeatable, the "
+            "first is the baseline",
+        ),
+    ] = None,
+    dataset: Annotated[
+        str | None, Option(metavar="D", help="data set for all arms (default: that of --arm; a study has none)")
+    ] = None,
     seeds: Annotated[
         int | None, Option(metavar="N", help="seeds of each arm, 0 to N - 1 (default: the study's own)")
     ] = None,
@@ -154,24 +166,17 @@ def run(
     Every arm is trained with several seeds. --set changes the recipes of all arms, --weights those with one backbone.
     --as-published makes a study with a name of its own, STUDY-as-published.
     """
-    from training.studies.papers import check_name, find_studies, name_as_published, partial_note
-    from zoo.data import check_dataset, check_dataset_path
+    from zoo.data import check_dataset_path
     from zoo.data.dataset import FOLDER
 
-    check_name(study)
-    if dataset is None:
-        raise UsageError(
-            f"{study} needs a data set: name it with --dataset D, a folder of your own with folder.",
-            code="missing-value",
-        )
-    check_dataset(dataset)
     if data is not None:
         check_dataset_path(data, FOLDER)  # --set may name another data set, which is checked once torch is loaded
-    if as_published:
-        study = name_as_published(study)
-    studies = find_studies(study, dataset)
-    if (text := partial_note(study)) is not None and not quiet:
-        print(text, file=sys.stderr)
+    if (study is None) == (not arms):
+        raise UsageError("name a study, or arms of your own with --arm; one of the two.", code="conflicting-options")
+    if study is None:
+        studies, dataset = _own_study(arms or (), dataset, as_published)
+    else:
+        studies, dataset = _named_studies(study, dataset, as_published, quiet)
     from training.studies.plan import RunSchedule, adapt_to_dataset, weights_by_study
     from training.studies.runner import prepare_contexts
 
@@ -198,6 +203,37 @@ def run(
     contexts = prepare_contexts(schedules, data, device, only or [], other_studies or [])
     begun = [schedule.begin() for schedule in schedules]
     return _perform(begun, contexts, only or [], other_studies or [], Output(as_json, quiet, latex))
+
+
+def _own_study(arms: Sequence[str], dataset: str | None, as_published: bool) -> tuple[list[Study], str]:
+    """Return the study of arms of the user, and its data set."""
+    from training.studies.own import own_dataset, own_study
+    from training.studies.study import study_as_published
+    from zoo.data import check_dataset
+
+    study = own_study(arms)
+    if dataset is not None:
+        check_dataset(dataset)
+    return [study_as_published(study) if as_published else study], own_dataset(study) if dataset is None else dataset
+
+
+def _named_studies(study: str, dataset: str | None, as_published: bool, quiet: bool) -> tuple[list[Study], str]:
+    """Return the studies of a name on a data set, and that data set."""
+    from training.studies.papers import check_name, find_studies, name_as_published, partial_note
+    from zoo.data import check_dataset
+
+    check_name(study)
+    if dataset is None:
+        raise UsageError(
+            f"{study} needs a data set: name it with --dataset D, a folder of your own with folder.",
+            code="missing-value",
+        )
+    check_dataset(dataset)
+    if as_published:
+        study = name_as_published(study)
+    if (text := partial_note(study)) is not None and not quiet:
+        print(text, file=sys.stderr)
+    return find_studies(study, dataset), dataset
 
 
 def _check_published_code(schedules: Sequence[RunSchedule]) -> None:
@@ -275,7 +311,8 @@ def _study_folder(study: Study, dataset: str, out: Path | None = None, alone: bo
     from zoo import paths
 
     if out is None:
-        return paths.home() / "studies" / f"{slug(study.name)}-{dataset}"
+        name = "-".join(("own", *study.labels)) if study.own_arms else study.name
+        return paths.home() / "studies" / f"{slug(name)[:100]}-{dataset}"
     return out if alone else out / slug(study.name)
 
 

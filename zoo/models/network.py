@@ -22,8 +22,10 @@ from zoo.data.preprocessing import Preprocessing
 from zoo.errors import ModelFolderError, RecipeError, UsageError, nearest
 from zoo.files import write_json
 from zoo.models.backbones import register
+from zoo.models.backbones.custom import CustomNetwork, trusted
 from zoo.models.card import Card, Head, heads_problem
 from zoo.models.folder import CONFIG_FILE, HEADS_FILE, ONNX, WEIGHTS_FILE
+from zoo.models.places import CUSTOM, is_trusted
 from zoo.models.pretrained.state import fit_state, without_shared_prefix
 from zoo.models.pretrained.weights import Weights, pretrained_config, read_weights
 from zoo.models.whitening import SMALLEST, within_class_whitening
@@ -120,8 +122,23 @@ def create_trunk(
         HubError: If the Hub does not provide the weights.
     """
     check_architecture(architecture)
+    if architecture == CUSTOM and pretrained is not False:
+        return _start_custom(build_trunk(architecture, channels, dict(args or {}), None), args or {}, pretrained)
     weights = None if pretrained is False else read_weights(architecture, pretrained)
     return build_trunk(architecture, channels, dict(args or {}), weights)
+
+
+def _start_custom(network: nn.Module, args: Mapping[str, Any], pretrained: bool | str) -> nn.Module:
+    """Give a network of the user the weights of another such model, or those of timm to the trunk before its head."""
+    if isinstance(pretrained, str):
+        state = read_weights(CUSTOM, pretrained).state
+        if state.keys() == network.state_dict().keys():
+            network.load_state_dict(state)
+            return network
+    trunk = cast(CustomNetwork, network).trunk
+    channels = cast(int, network.in_chans)
+    trunk.load_state_dict(create_trunk(args["trunk"], channels, args["trunk_args"], pretrained).state_dict())
+    return network
 
 
 def check_architecture(architecture: str) -> None:
@@ -196,6 +213,8 @@ def _create(architecture: str, channels: int, args: dict[str, Any], overlay: dic
             in_chans=channels,
             **args,
         )
+    except ModelFolderError:
+        raise
     except Exception as error:  # architectures raise any type for wrong arguments or weights
         reason = shorten(str(error), 500, placeholder=" ...").rstrip(".") or type(error).__name__
         raise RecipeError(
@@ -413,7 +432,8 @@ def load_network(card: Card, folder: Path) -> Network:
             code="not-available",
         )
     try:
-        trunk = create_trunk(card.architecture, card.preprocessing.channels, card.architecture_args)
+        with trusted(is_trusted(folder)):
+            trunk = create_trunk(card.architecture, card.preprocessing.channels, card.architecture_args)
         features = feature_count(trunk)
         heads = create_heads(card.heads, features)
     except RecipeError as error:

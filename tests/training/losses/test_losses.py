@@ -202,7 +202,7 @@ def test_double_embeddings_need_no_double_loss(name: str) -> None:
     assert single.item() == pytest.approx(loss.double()(embeddings, y).item(), rel=1e-6, abs=1e-7)
 
 
-JOINED, REFUSED, WITHOUT = ["margin", "triplet", "snr"], ["npair", "angular", "quadruplet"], ["arcface", "fastap"]
+JOINED, REFUSED, WITHOUT = ["margin", "triplet", "snr"], ["npair", "angular", "quadruplet"], ["pa", "histogram"]
 
 
 @pytest.mark.parametrize("name", JOINED)
@@ -240,7 +240,7 @@ def test_plain_tuples_are_those_of_their_kind(name: str) -> None:
 COMPARING = [name for name in LOSSES if LOSSES[name].compares_references]
 
 
-@pytest.mark.parametrize("name", COMPARING)
+@pytest.mark.parametrize("name", [name for name in COMPARING if name != "angular"])  # takes no pairs
 def test_references_are_what_the_embeddings_are_compared_with(name: str) -> None:
     """The loss is that of a batch which the references have joined, over pairs whose anchors are the embeddings."""
     (rows, y), (references, other) = batch(0, [0, 1, 2, 1]), batch(1, [1, 0, 2, 2, 0, 3])
@@ -267,7 +267,7 @@ def test_other_losses_refuse_references(name: str) -> None:
 def test_the_representation_names_every_constant(name: str) -> None:
     loss = create(name)
     given = {"class_sizes"} | ({"num_classes"} if loss.num_classes is None else set())
-    for constant in set(signature(LOSSES[name]).parameters) - given:
+    for constant in set(signature(LOSSES[name]).parameters) - given - {"parts"}:
         assert f"{constant}=" in repr(loss)
     assert "beta=1.2" in repr(create("margin"))
 

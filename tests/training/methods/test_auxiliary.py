@@ -14,6 +14,7 @@ from torch.nn.functional import normalize
 
 from tests.raising import raises
 from tests.training.methods.batches import FEATURES, minibatch, trunk
+from training.batch import EmbeddingBatch
 from training.construction import construct
 from training.functional import Triplets
 from training.losses.arcface import ArcFaceLoss
@@ -227,13 +228,13 @@ def test_intra_needs_three_samples_of_a_class() -> None:
 def test_intra_uses_a_repeated_sample_once() -> None:
     # Samplers repeat the images of classes with too few: the first has two, the second three.
     toy, seen = Toy("intra"), []
-    actual = toy.task.miner
+    actual = toy.task.miner.mine  # type: ignore[attr-defined]
 
-    def spy(unit: Tensor, labels: Tensor) -> Triplets:
-        seen.append(actual(unit, labels))  # type: ignore[operator]
+    def spy(batch: EmbeddingBatch) -> Triplets:
+        seen.append(actual(batch))
         return seen[-1]
 
-    toy.task.miner = spy
+    toy.task.miner.mine = spy  # type: ignore[attr-defined]
     toy.loss(minibatch(toy.trunk, [0, 0, 0, 0, 1, 1, 1, 1], [8, 9, 8, 9, 5, 3, 5, 4]))
     assert seen[0].anchors.tolist() == [4, 5, 7]
 

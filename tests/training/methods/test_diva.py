@@ -73,9 +73,9 @@ def test_every_term_against_a_loop() -> None:
     net = trunk()
     trained = diva(net=net, alpha=0.25, rho=40.0)
     start(trained, net)
-    trained.miner = lambda e, y: DISCRIMINATIVE
-    trained.auxiliary["shared"].miner = lambda e, y: SHARED
-    trained.auxiliary["intra"].miner = lambda e, y: INTRA
+    miners = trained.miner, trained.auxiliary["shared"].miner, trained.auxiliary["intra"].miner
+    for miner, tuples in zip(miners, (DISCRIMINATIVE, SHARED, INTRA), strict=True):
+        miner.mine = lambda batch, tuples=tuples: tuples
     losses = [
         trained.discriminative["discriminative"],
         *(trained.auxiliary[name].objective for name in ("shared", "intra")),

@@ -221,5 +221,5 @@ def test_a_miner_of_the_user_needs_no_annotations_and_any_tuples(monkeypatch: py
     for miner in (Objective("margin", "own"), Objective("margin", "rho", {}, {"probability": 0.5, "miner": "own"})):
         built = method(miner, labels, {"embedding": 6}, net)
         assert torch.isfinite(built.loss(minibatch(net, labels))["loss"])
-    with raises(UsageError, "invalid-value"):
-        method(Objective("arcface", "own"), labels, {"embedding": 6}, net).loss(minibatch(net, labels))
+    with raises(RecipeError, "conflicting-settings"):
+        method(Objective("arcface", "own"), labels, {"embedding": 6}, net)

@@ -134,7 +134,7 @@ def test_both_forms_of_rho_with_triplets(exchanged: bool) -> None:
         recipe = resolve("r-triplet-d-r50-cub", settings)
         assert isinstance(recipe, Recipe)
         miner: Any = create_miner(str(recipe.objective.miner), recipe.objective.miner_args)
-        miner.miner = lambda *_: Triplets(*torch.tensor(TRIPLETS).T)
+        miner.miner.mine = lambda _: Triplets(*torch.tensor(TRIPLETS).T)
         tuples = miner(torch.tensor(e), torch.tensor(LABELS))
         value = loss_of(recipe)(torch.tensor(e), torch.tensor(LABELS), tuples).item()
         expected = [exchange(a, p) if exchanged else (a, p, n) for a, p, n in TRIPLETS]

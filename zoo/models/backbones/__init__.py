@@ -14,7 +14,7 @@ from types import ModuleType
 
 def register() -> None:
     """Register the project's architectures with `timm.create_model`. Imports torch and timm."""
-    from zoo.models.backbones import bn_inception, conv4, gem, googlenet, prompted  # noqa: F401  (importing registers)
+    from zoo.models.backbones import bn_inception, conv4, custom, gem, googlenet, prompted  # noqa: F401  (importing registers)
 
 
 def register_with_timm() -> None:

@@ -1,0 +1,71 @@
+"""Places of classes, as "mypkg.losses:MyLoss": how recipes and cards name classes of the user or of another library."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from zoo import paths
+from zoo.errors import ModelFolderError, RecipeError
+
+CUSTOM = "custom"
+"""The architecture of `zoo.models.backbones.custom`, in whose arguments a card names the classes."""
+
+
+def is_place(name: str) -> bool:
+    """Return whether a name says where a class is."""
+    return ":" in name
+
+
+def place_of(kind: type) -> str:
+    """Return the place of a class."""
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def import_class(place: str) -> Any:
+    """Return the class at "module:Class"; modules of the current folder are found, too.
+
+    Raises:
+        RecipeError: `unknown-name`, if it cannot be imported.
+    """
+    module, _, attribute = place.partition(":")
+    here = str(Path.cwd())
+    is_new = here not in sys.path
+    sys.path += [here] if is_new else []
+    try:
+        return getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise RecipeError(
+            f"{place} cannot be imported: {error}. Expected MODULE:CLASS, as mypkg.losses:MyLoss, of an installed "
+            "package or of the current folder.",
+            code="unknown-name",
+        ) from None
+    finally:
+        if is_new and here in sys.path:
+            sys.path.remove(here)
+
+
+def is_trusted(folder: Path) -> bool:
+    """Return whether the classes that a model folder names may be imported: those of the local zoo's models."""
+    return paths.local_models().resolve() in folder.resolve().parents
+
+
+def untrusted(named: Iterable[str]) -> ModelFolderError:
+    """Return the error of a model whose classes, by their places, may not be imported."""
+    classes = ", ".join(name for name in named if is_place(name))
+    return ModelFolderError(
+        f"the network is of classes of its author ({classes}), which would run their code. If you trust them, install "
+        "the package and put the folder into ZOO_HOME/models; or use the model's ONNX graph (runtime='onnx', --runtime "
+        "onnx).",
+        code="unsafe-file",
+    )
+
+
+def build(kind: type, args: Mapping[str, Any], offered: Mapping[str, Any]) -> Any:
+    """Construct a class with arguments, and with those of the offered ones that its constructor names."""
+    taken = inspect.signature(kind).parameters
+    return kind(**{name: value for name, value in offered.items() if name in taken and name not in args}, **args)
