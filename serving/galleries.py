@@ -18,9 +18,9 @@ from serving.gallery.types import DEFAULT_K, Hit, is_address
 from zoo.console import note
 from zoo.data import check_dataset_path
 from zoo.data.dataset import FOLDER
-from zoo.data.folder import list_images
 from zoo.data.formats import table_of
 from zoo.data.images import ImageLike
+from zoo.data.listing import list_files
 from zoo.data.table import as_text, is_table
 from zoo.errors import UsageError, check_at_least
 from zoo.models.load import AUTO, Embedder, load
@@ -148,6 +148,8 @@ def index(
     update: bool = False,
     prune: ConfirmPrune | None = None,
     follow_links: bool = False,
+    exclude: Sequence[str] = (),
+    location: bool = False,
     embed: Fill | None = None,
     progress: bool = False,
 ) -> Gallery:
@@ -171,6 +173,9 @@ def index(
         prune: Called with the gallery and the ids of the items whose image is not among these; they are removed if it
             returns True. None keeps them.
         follow_links: Follow links that lead out of the folder.
+        exclude: Patterns of names of files and folders, such as "*_edited", that are left out besides thumbnails, bins
+            and hidden files (`zoo.data.listing.EXCLUDED`); one with ! before it is not left out.
+        location: Store the place that the camera wrote as metadata, beside date, camera and size.
         embed: Embeds the files elsewhere (default: in this process).
         progress: Show a progress bar.
 
@@ -196,6 +201,8 @@ def index(
         update=update,
         prune=prune,
         follow_links=follow_links,
+        exclude=exclude,
+        location=location,
     )
     gallery = Gallery(address, embedder)
     gallery.report = report
@@ -210,4 +217,4 @@ def note_filter(gallery: VectorGallery, selection: Filter, has_items: bool) -> N
 
 def _image_count(images: Path) -> int:
     """Return about how many images there are in a folder or a table."""
-    return len(as_text(images).read_bytes().splitlines()) if is_table(images) else len(list_images(images))
+    return len(as_text(images).read_bytes().splitlines()) if is_table(images) else len(list_files(images).images)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -30,9 +30,10 @@ from serving.gallery.types import (
 )
 from zoo.console import Progress, count
 from zoo.data.decode import decode_in_threads
-from zoo.data.folder import leads_out, list_files
 from zoo.data.images import SUFFIXES
-from zoo.data.table import LabelFile, as_text, image_path, is_table, read_label_file, read_table
+from zoo.data.listing import leads_out, left_out_lines, list_files
+from zoo.data.names import canonical
+from zoo.data.table import LabelFile, as_text, image_paths, is_table, read_label_file, read_table
 from zoo.errors import (
     GalleryError,
     ImageError,
@@ -48,6 +49,12 @@ from zoo.paths import expand
 
 BATCH_SIZE = 64
 """Images that are embedded at once."""
+
+PHOTO_FACTS, PLACE_FACTS = ("taken", "camera", "width", "height"), ("latitude", "longitude")
+"""What is known about a photograph, and becomes metadata of its item."""
+
+FEW = 5
+"""Files of a kind that are named one by one."""
 
 ConfirmPrune = Callable[[VectorGallery, list[int]], bool]
 """Decides whether the items with these ids are removed."""
@@ -68,37 +75,51 @@ class ImageFile:
 
 
 def find_images(
-    folder: Path, exclude: Sequence[Path] = (), follow_links: bool = False
-) -> tuple[list[ImageFile], dict[str, int], list[str]]:
-    """List the image files below a folder, as `zoo.data.folder` does.
+    folder: Path, own: Sequence[Path] = (), follow_links: bool = False, exclude: Sequence[str] = ()
+) -> tuple[list[ImageFile], IndexingReport]:
+    """List the image files below a folder, as `zoo.data.listing` does.
 
     The label is the folder part of the path below `folder`; files at the top have none.
 
     Args:
         folder: The folder.
-        exclude: Files and folders that do not count as other files.
+        own: Files and folders that do not count as other files.
         follow_links: Whether to follow links that lead out of the folder.
+        exclude: Patterns of names that are left out.
 
     Returns:
-        The images, the number of other files by suffix ("" for none), the most frequent first, and the links that were
-        left out.
+        The images, and a report with everything that was left out.
 
     Raises:
         UsageError: There are no images.
     """
     folder = folder.expanduser()
-    found = list_files(folder, follow_links)
-    images, others, links = found.images, found.others, [_below(path, folder) for path in found.links]
-    excluded = {path.expanduser().absolute() for path in exclude}
-    others = [path for path in others if excluded.isdisjoint((path.absolute(), *path.absolute().parents))]
-    kinds = dict(Counter(name_as_source(path.suffix.lower()) for path in others).most_common())
-    if not images:
-        present = f"; it holds {other_kinds(kinds)}" if kinds else ""
-        present += f". {links_note(links)}" if links else ""
-        raise UsageError(f"{folder} holds no images ({', '.join(sorted(SUFFIXES))}){present}.", code="no-images")
-    sources = [_below(path, folder) for path in images]
-    files = [ImageFile(path, source, _folder_label(source)) for path, source in zip(images, sources, strict=True)]
-    return files, kinds, links
+    found = list_files(folder, follow_links, exclude)
+    kept = {path.expanduser().absolute() for path in own}
+    found.others = [pair for pair in found.others if kept.isdisjoint((pair[0].absolute(), *pair[0].absolute().parents))]
+    report = IndexingReport("", len(found.images), **found.left_out(folder))
+    if not found.images:
+        lines = "".join(f"\n  {line}" for line in report_left_out(report))
+        raise UsageError(f"{folder} holds no images ({', '.join(sorted(SUFFIXES))}).{lines}", code="no-images")
+    sources = [_below(path, folder) for path in found.images]
+    files = [ImageFile(path, source, _folder_label(source)) for path, source in zip(found.images, sources, strict=True)]
+    return files, report
+
+
+def report_left_out(report: IndexingReport) -> Iterator[str]:
+    """Yield a line for each file and folder that was left out; those of one kind together where they are many."""
+    yield from left_out_lines(report.unreadable, report.excluded)
+    if report.links_left_out:
+        yield links_note(report.links_left_out)
+    few = report.other_files if len(report.other_files) <= FEW else ()
+    for source, reason in few:
+        yield f"left out {source}: {reason}"
+    if report.other_files and not few:
+        yield f"files of other kinds were not looked at: {other_kinds(report.other_files)}; --json names all"
+    for source, note in report.notes[:FEW]:
+        yield f"{source}: {note}"
+    if (more := len(report.notes) - FEW) > 0:
+        yield f"{count(more, 'more note')} about images; --json has all"
 
 
 def links_note(links: Sequence[str]) -> str:
@@ -117,8 +138,8 @@ def listed_images(table: Path, rows: LabelFile) -> list[ImageFile]:
     if not rows.metadata:
         raise UsageError(f"{table} lists no images.", code="no-images")
     files = []
-    for name, metadata in rows.metadata.items():
-        path = _absolute(image_path(table, name))
+    paths = image_paths(table, rows.metadata)
+    for path, (name, metadata) in zip(map(_absolute, paths), rows.metadata.items(), strict=True):
         source = path.relative_to(root) if path.is_relative_to(root) else path
         label, key = (rows.labels or {}).get(name), _checked_key(table, rows.keys.get(name))
         files.append(ImageFile(path, name_as_source(source.as_posix()), label, metadata, key))
@@ -137,14 +158,15 @@ def source_root(images: Path) -> Path:
     return as_text(images).parent if is_table(images) else images
 
 
-def other_kinds(kinds: Mapping[str, int]) -> str:
-    """Return a text such as "3 .avif, 2 without a suffix", the most frequent first."""
-    return _shortened([f"{count:,} {kind or 'without a suffix'}" for kind, count in kinds.items()], 5)
+def other_kinds(others: Iterable[tuple[str, str]]) -> str:
+    """Return a text such as "3 .mov, 2 without a suffix" about files and their reasons, the most frequent first."""
+    kinds = Counter(PurePosixPath(source).suffix.lower() for source, _ in others)
+    return _shortened([f"{number:,} {kind or 'without a suffix'}" for kind, number in kinds.most_common()], 5)
 
 
 def _folder_label(source: str) -> str | None:
     """Return the folder part of a source, which is its label; None for a file at the top."""
-    return source.rpartition("/")[0] or None
+    return canonical(source.rpartition("/")[0]) or None
 
 
 def named_images(paths: Sequence[Path], label: str | None, metadata: Mapping[str, Any]) -> list[ImageFile]:
@@ -180,7 +202,9 @@ class IndexingReport:
         pruned: How many of these were removed.
         other_folder: Another folder that was indexed into the gallery, so that pruning is refused.
         links_left_out: Sources of links that lead out of the folder.
-        other_files: Number of files of other kinds, by suffix.
+        other_files: Source of every file that is not an image, and how that is known.
+        excluded: Source of every file and folder whose name is excluded, and the pattern.
+        notes: Source of images about which something was assumed, and what.
         unlabelled: Number of images that the file of labels does not name.
         labels_unused: Paths in the file of labels that the folder does not hold.
         metadata: Columns that are kept as metadata.
@@ -203,7 +227,9 @@ class IndexingReport:
     pruned: int = 0
     other_folder: str | None = None
     links_left_out: list[str] = field(default_factory=list)
-    other_files: dict[str, int] = field(default_factory=dict)
+    other_files: list[tuple[str, str]] = field(default_factory=list)
+    excluded: list[tuple[str, str]] = field(default_factory=list)
+    notes: list[tuple[str, str]] = field(default_factory=list)
     unlabelled: int = 0
     labels_unused: list[str] = field(default_factory=list)
     metadata: tuple[str, ...] = ()
@@ -220,12 +246,14 @@ class IndexingRun:
         labelled: bool = False,
         keys: Sequence[str] = (),
         update: bool = False,
+        facts: Collection[str] = (),
     ) -> None:
         """Begin a run that counts in `report`.
 
         labelled: labels come from a file, not from folders; update: labels and the metadata `keys` of the files replace
-        those of items, also by none.
+        those of items, also by none; facts: what new items get as metadata, of what is known about the photograph.
         """
+        self.facts = facts
         self.gallery, self.report, self._labelled, self._keys, self._update = gallery, report, labelled, keys, update
         self.differing: list[tuple[ImageFile, Item]] = []
         self._moves: list[ItemUpdate] = []
@@ -237,6 +265,10 @@ class IndexingRun:
     def leave_out(self, file: ImageFile, reason: str) -> None:
         """Report a file that cannot be read."""
         self.report.unreadable.append((file.source, reason))
+
+    def note(self, file: ImageFile, notes: Iterable[str]) -> None:
+        """Report what was assumed about a file."""
+        self.report.notes += [(file.source, text) for text in notes]
 
     def is_first(self, file: ImageFile, content_sha256: str) -> bool:
         """Return whether no earlier file of the run has this content; a later one does not become an item."""
@@ -341,8 +373,12 @@ class IndexingRun:
 
         Items whose file cannot be read now are not among them; if no file can be read, none is.
         """
-        unreadable = {source for source, _ in self.report.unreadable}
-        absent = [content for content, source in self._absent.items() if self._first and source not in unreadable]
+        unreadable = {source for source, _ in self.report.unreadable}  # files, and folders that may hold some
+
+        def is_unread(source: str) -> bool:
+            return not unreadable.isdisjoint((source, *map(str, PurePosixPath(source).parents)))
+
+        absent = [content for content, source in self._absent.items() if self._first and not is_unread(source)]
         return [item.id for item in map(self.gallery.store.item_of_content, absent) if item]
 
 
@@ -362,6 +398,8 @@ def index_folder(
     update: bool = False,
     prune: ConfirmPrune | None = None,
     follow_links: bool = False,
+    exclude: Sequence[str] = (),
+    location: bool = False,
 ) -> IndexingReport:
     """Add all images of a folder or table to a gallery, which is created if it does not exist.
 
@@ -382,6 +420,8 @@ def index_folder(
         update: Labels and metadata become those of `images` and `labels`, also where these are empty.
         prune: Decides whether items that are not among the images are removed.
         follow_links: Whether to follow links that lead out of the folder. By default these are left out and reported.
+        exclude: Patterns of names in a folder that are left out (`zoo.data.listing.list_files`).
+        location: Whether new items get the place that the camera wrote as metadata.
 
     Raises:
         DatasetError: The folder cannot be read.
@@ -389,7 +429,7 @@ def index_folder(
         ModelMismatchError: Another model embedded the gallery.
         GalleryError: No image can be read.
     """
-    files, rows, report = _list_images(images, out, labels, follow_links)
+    files, rows, report = _list_images(images, out, labels, follow_links, exclude)
     check_at_least("batch_size", batch_size, 1)
     is_new = not is_gallery(out)
     gallery = VectorGallery.create(out, embedder.card, model_ref) if is_new else VectorGallery.open(out)
@@ -403,7 +443,8 @@ def index_folder(
                 code="overwrites-input",
             )
         report.other_folder = str(other) if other else None
-        run = IndexingRun(gallery, report, rows.labels is not None, rows.columns, update)
+        facts = (*PHOTO_FACTS, *(PLACE_FACTS if location else ()))
+        run = IndexingRun(gallery, report, rows.labels is not None, rows.columns, update, facts)
         (embed or fill)(run, embedder, files, batch_size, progress)
         run.finish()
         remember_folder(gallery, source_root(images))
@@ -414,7 +455,7 @@ def index_folder(
     if report.items == 0:
         if is_new:
             delete_gallery(out)
-        raise GalleryError(none_readable_message(len(files), ": ".join(report.unreadable[0])), code="no-images")
+        raise GalleryError(none_readable_message(len(files), ": ".join(report.unreadable[-1])), code="no-images")
     return report
 
 
@@ -475,12 +516,13 @@ def fill(run: IndexingRun, embedder: Embedder, files: Sequence[ImageFile], batch
                     run.recognise(file, image)
                 else:
                     batch.append(image)
+                    run.note(file, image.notes)
             if len(batch) == batch_size:
-                run.write(_embedded(embedder, batch))
+                run.write(_embedded(embedder, batch, run.facts))
                 batch.clear()
             bar.update()
     if batch:
-        run.write(_embedded(embedder, batch))
+        run.write(_embedded(embedder, batch, run.facts))
 
 
 @dataclass(frozen=True)
@@ -491,6 +533,8 @@ class _NewImage:
     content_sha256: str
     pixels: np.ndarray
     thumbnail: Thumbnail
+    notes: tuple[str, ...]
+    facts: Mapping[str, Any]
 
 
 def _decode(gallery: VectorGallery, embedder: Embedder, file: ImageFile) -> _NewImage | Item:
@@ -507,12 +551,22 @@ def _read_file(file: ImageFile) -> tuple[bytes, str]:
         raise ImageError(f"the file cannot be read: {error.strerror or error}.") from None
 
 
-def _embedded(embedder: Embedder, batch: Sequence[_NewImage]) -> list[NewItem]:
+def _embedded(embedder: Embedder, batch: Sequence[_NewImage], facts: Collection[str] = ()) -> list[NewItem]:
     vectors = embedder.embed_pixels(np.stack([image.pixels for image in batch]))
     return [
-        new_item(image.file, vector, image.thumbnail, image.content_sha256)
+        new_item(
+            replace(image.file, metadata=with_facts(image.file.metadata, image.facts, facts)),
+            vector,
+            image.thumbnail,
+            image.content_sha256,
+        )
         for image, vector in zip(batch, vectors, strict=True)
     ]
+
+
+def with_facts(metadata: Mapping[str, Any], facts: Mapping[str, Any], wanted: Collection[str]) -> Mapping[str, Any]:
+    """Return metadata with those facts about the photograph that are wanted and that they do not have."""
+    return {**{name: value for name, value in facts.items() if name in wanted}, **metadata}
 
 
 def new_item(file: ImageFile, vector: np.ndarray, thumbnail: Thumbnail, content_sha256: str) -> NewItem:
@@ -544,7 +598,7 @@ def _absolute(path: Path) -> Path:
 
 
 def _list_images(
-    images: Path, out: str | Path, labels: Path | None, follow_links: bool
+    images: Path, out: str | Path, labels: Path | None, follow_links: bool, exclude: Sequence[str]
 ) -> tuple[list[ImageFile], LabelFile, IndexingReport]:
     """Return the image files, the rows of a CSV file about them, and a report so far."""
     if is_table(images):
@@ -557,8 +611,8 @@ def _list_images(
         rows = read_table(table)
         files, links = _without_links(listed_images(table, rows), table.parent, follow_links)
         return files, rows, IndexingReport(str(out), len(files), metadata=rows.columns, links_left_out=links)
-    files, others, links = find_images(images, [Path(out), *([labels] if labels else [])], follow_links)
-    report = IndexingReport(str(out), len(files), other_files=others, links_left_out=links)
+    files, report = find_images(images, [Path(out), *([labels] if labels else [])], follow_links, exclude)
+    report.gallery = str(out)
     if labels is None:
         return files, LabelFile(), report
     rows = read_label_file(labels, {file.source for file in files}, images)

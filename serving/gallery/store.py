@@ -57,6 +57,7 @@ from serving.gallery.types import (
     thumbnail_hash,
     vector_to_blob,
 )
+from zoo.data.names import canonical
 from zoo.errors import GalleryError, ZooError
 from zoo.files import locked
 from zoo.models.card import Card
@@ -191,7 +192,7 @@ class Store:
             (metadata_json(row.metadata), row.item) for row in updates if not isinstance(row.metadata, Unchanged)
         ]
         with self._numbered_change():
-            rows = [(row.source, row.label, row.item) for row in updates]
+            rows = [(row.source, row.label and canonical(row.label), row.item) for row in updates]
             self.database.db.executemany("UPDATE items SET source = ?, label = ? WHERE id = ?", rows)
             self.database.db.executemany("UPDATE items SET metadata = ? WHERE id = ?", metadata)
 
@@ -212,7 +213,8 @@ class Store:
             UsageError: If it cannot be a key.
         """
         if isinstance(key, str):
-            check_key(key)
+            key = check_key(key)
+        label = canonical(label) if isinstance(label, str) else label
         values = {"label": label, "metadata": metadata if isinstance(metadata, Unchanged) else metadata_json(metadata)}
         values = {column: value for column, value in values.items() if value is not UNCHANGED}
         columns = ", ".join(f"{column} = ?" for column in values) or "id = id"
@@ -321,7 +323,7 @@ class Store:
 
     def item_of_key(self, key: str) -> Item:
         """Return the item with this key, or raise `ItemNotFoundError`."""
-        rows = self._query(f"SELECT {ITEM_COLUMNS} FROM items WHERE {_OF_KEY}", key)
+        rows = self._query(f"SELECT {ITEM_COLUMNS} FROM items WHERE {_OF_KEY}", canonical(key))
         if not rows:
             raise no_item(key)
         return item_from_row(rows[0])

@@ -17,6 +17,7 @@ from zoo.cli.options import (
     ADVANCED,
     CLUSTER,
     BatchSize,
+    Exclude,
     FollowLinks,
     Json,
     Labels,
@@ -159,6 +160,16 @@ def index(
             rich_help_panel=CLUSTER,
         ),
     ] = None,
+    exclude: Exclude = None,
+    location: Annotated[
+        bool,
+        Option(
+            "--location",
+            help="store where a photograph was taken as metadata (latitude, longitude), as its date, camera and size "
+            "always are (taken, camera, width, height)",
+            rich_help_panel=ADVANCED,
+        ),
+    ] = False,
     follow_links: FollowLinks = False,
     strict: Strict = False,
     as_json: Json = False,
@@ -168,8 +179,8 @@ def index(
 
     gallery = _gallery_address(out, backend)
     if images is None:
-        extra = labels is not None or prune or update or follow_links or on == "ray"
-        return _index_vectors(model, vectors, table, gallery, fingerprint, extra, strict, as_json)
+        options = labels is not None, prune, update, follow_links, exclude, location, on == "ray"
+        return _index_vectors(model, vectors, table, gallery, fingerprint, any(options), strict, as_json)
     if vectors is not None or table is not None or fingerprint is not None:
         message = "--vectors, --table and --fingerprint take the place of images; leave out DIR."
         raise UsageError(message, code="conflicting-options")
@@ -187,6 +198,8 @@ def index(
         update=update,
         prune=_pruning(prune, yes),
         follow_links=follow_links,
+        exclude=exclude or (),
+        location=location,
         embed=embed,
         progress=True,
     ) as filled:
@@ -218,7 +231,7 @@ def _index_vectors(
     if vectors is None or table is None:
         raise UsageError("name the images to index, or --vectors and --table, both.", code="no-images")
     if extra:
-        message = "--labels, --update, --prune, --follow-links and --on ray are for images, not for --vectors."
+        message = "--labels, --update, --prune, --exclude, --location, --follow-links and --on ray are for images."
         raise UsageError(message, code="option-without-effect")
     report = index_vectors(read_card(find_model(model)), model_reference(model), vectors, table, gallery, fingerprint)
     if as_json:
@@ -300,19 +313,10 @@ def _may_prune(gallery: VectorGallery, ids: list[int]) -> bool:
     return confirm(f"Remove {items}?")
 
 
-def _left_out(report: IndexingReport) -> Iterator[str]:
-    from serving.gallery.indexing import links_note
-
-    for source, reason in report.unreadable:
-        yield f"left out {source}: {reason}"
-    if report.links_left_out:
-        yield links_note(report.links_left_out)
-
-
 def _report_lines(report: IndexingReport, pruning: bool) -> Iterator[str]:
-    from serving.gallery.indexing import other_kinds
+    from serving.gallery.indexing import report_left_out
 
-    yield from _left_out(report)
+    yield from report_left_out(report)
     yield from copy_lines(report)
     yield (
         f"{report.gallery}: {count(report.items, 'image')}; {report.added:,} added, {report.already_there:,} "
@@ -330,8 +334,6 @@ def _report_lines(report: IndexingReport, pruning: bool) -> Iterator[str]:
         )
     for source, known, label in report.differing:
         yield f"{source} is the image of item {known} as well, which stays as it is, with the label {label or 'none'}"
-    if report.other_files:
-        yield f"files of other kinds were not looked at: {other_kinds(report.other_files)}"
     if report.metadata:
         yield f"kept as metadata: {', '.join(report.metadata)}"
     if report.pruned:

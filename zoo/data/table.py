@@ -20,6 +20,7 @@ import numpy as np
 from zoo.console import note_once
 from zoo.data import formats
 from zoo.data.dataset import BOTH, FOLDER, QUERY, SPLITS, WHOLE, Dataset
+from zoo.data.names import FileFinder, Names, canonical, escaped
 from zoo.errors import DatasetError, UsageError, ZooError
 from zoo.paths import expand, is_folder
 from zoo.render import read_cell
@@ -133,12 +134,21 @@ def training_images(path: str | Path) -> list[tuple[Path, str]]:
     """
     path = as_text(path)
     rows = read_image_rows(path)
-    return [(image_path(path, row[IMAGE]), row[LABEL]) for row in rows if row.get(SPLIT, SPLITS[0]) == SPLITS[0]]
+    names = image_paths(path, [row[IMAGE] for row in rows])
+    pairs = zip(names, rows, strict=True)
+    return [(image, row[LABEL]) for image, row in pairs if row.get(SPLIT, SPLITS[0]) == SPLITS[0]]
 
 
-def image_path(path: Path, image: str) -> Path:
-    """Return the path of an image that the table at `path` names relative to its own folder."""
-    return path.parent / expand(image)
+def image_paths(path: Path, images: Iterable[str]) -> list[Path]:
+    """Return the paths of images that the table at `path` names relative to its own folder.
+
+    A name that no file has may differ from a file's by Unicode form, letter case or backslashes.
+
+    Raises:
+        UsageError: If several files could be meant.
+    """
+    finder = FileFinder()
+    return [finder.find(path.parent, image) for image in images]
 
 
 def _split_dataset(path: Path, rows: list[Row], split: str) -> Dataset:
@@ -155,7 +165,7 @@ def _split_dataset(path: Path, rows: list[Row], split: str) -> Dataset:
     classes, labels = np.unique([row[LABEL] for row in rows], return_inverse=True)
     names = [row[IMAGE] for row in rows]
     root = as_text(path)
-    images = [image_path(root, name) for name in names]
+    images = image_paths(root, names)
     factors = _query_factor(path, rows)
     coded = labels.astype(np.int64)
     return Dataset(FOLDER, split, images, coded, tuple(map(str, classes)), names, factors, path.name)
@@ -228,7 +238,7 @@ def _csv_rows(
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, strict=True, delimiter=formats.TEXTS.get(path.suffix.lower(), ","))
-            reader.fieldnames = header = [read_cell(name) for name in reader.fieldnames or ()]
+            reader.fieldnames = header = [canonical(read_cell(name)) for name in reader.fieldnames or ()]
             if len(header) == 1 and (mark := next((mark for mark in ";\t|" if mark in header[0]), "")):
                 raise UsageError(
                     f"{path} separates its columns by {mark!r}; save it as CSV with commas.", code="invalid-table"
@@ -242,13 +252,18 @@ def _csv_rows(
                             f'{len(header)}; a comma within a cell needs quotation marks, as "a, b".',
                             code="invalid-table",
                         )
-                    yield reader.line_num, {name: cell and read_cell(cell) for name, cell in row.items()}
+                    yield reader.line_num, {name: cell and _cell(name, cell) for name, cell in row.items()}
 
             yield header, rows()
     except OSError as error:
         raise unreadable(f"{path} cannot be read: {error.strerror or error}.", code="unreadable-file") from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"{path} cannot be read as CSV in UTF-8: {error}.", code="invalid-table") from None
+
+
+def _cell(name: str, cell: str) -> str:
+    """Return a cell of a column. The name of a file stays as it is; other texts are equal if they look the same."""
+    return read_cell(cell) if name in (IMAGE, PATH) else canonical(read_cell(cell))
 
 
 def _table_columns(path: Path, header: list[str], labelled: bool) -> dict[str, str]:
@@ -282,13 +297,14 @@ def _check_unique(path: Path, header: list[str], names: Iterable[str]) -> None:
 
 def _check_image_rows(path: Path, rows: list[tuple[int, dict[str, str]]], labelled: bool) -> None:
     seen: set[str] = set()
-    for line, row in rows:
+    places = image_paths(path, [row[IMAGE] for _, row in rows])
+    for (line, row), image in zip(rows, places, strict=True):
         at = f"{path}, line {line}"
         if labelled and not (row[IMAGE] and row[LABEL]):
             raise UsageError(f"{at}: an image and a label are needed, both.", code="invalid-table")
         if not row[IMAGE]:
             raise UsageError(f"{at}: an image is needed.", code="invalid-table")
-        place = os.path.abspath(image_path(path, row[IMAGE]))  # noqa: PTH100  # Path.absolute keeps ".."
+        place = os.path.abspath(image)  # noqa: PTH100  # Path.absolute keeps ".."
         if place in seen:
             raise UsageError(f"{at}: {row[IMAGE]} is listed twice.", code="invalid-table")
         if row.get(SPLIT, SPLITS[0]) not in (*SPLITS, VALIDATION):
@@ -355,13 +371,13 @@ def read_label_file(path: Path, sources: Collection[str] = (), folder: Path | No
     rows = _read_labels(path, lists=False)
     if folder is None:
         return rows
-    root = expand(folder).resolve()
+    root, names, finder = expand(folder).resolve(), Names(sources), FileFinder()
 
     def below(name: str) -> str:
-        if name in sources:
-            return name
-        image = image_path(expand(path), name).resolve()
-        return image.relative_to(root).as_posix() if image.is_relative_to(root) else name
+        if (source := names.find_path(name)) is not None:
+            return source
+        image = finder.find(expand(path).parent, name).resolve()
+        return escaped(image.relative_to(root).as_posix()) if image.is_relative_to(root) else name
 
     labels = None if rows.labels is None else {below(name): label for name, label in rows.labels.items()}
     keys = {below(name): key for name, key in rows.keys.items()}

@@ -7,18 +7,20 @@ get the same ids as from one process. Embeddings may differ by less than 1e-6, b
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import socket
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
-from serving.gallery.indexing import Fill, ImageFile, IndexingRun, new_item
+from serving.gallery.indexing import Fill, ImageFile, IndexingRun, new_item, with_facts
 from serving.gallery.originals import read_image
 from serving.gallery.types import NewItem, Thumbnail, decode_image
 from zoo.errors import GalleryError, ImageError, ModelMismatchError, UsageError, check_at_least, missing
@@ -40,10 +42,10 @@ _TABLES = 10_000
 FILES = pa.schema({"number": pa.int64(), "path": pa.binary()})
 """Columns of a table of files: number in the list of all files, and full path in the file system's bytes."""
 
-_TEXTS, _BYTES = ("content_sha256", "media_type", "reason"), ("embedding", "thumbnail")
+_TEXTS, _BYTES = ("content_sha256", "media_type", "reason", "photo"), ("embedding", "thumbnail")
 OUTCOMES = pa.schema({"number": pa.int64()} | dict.fromkeys(_TEXTS, pa.string()) | dict.fromkeys(_BYTES, pa.binary()))
-"""Columns of a table of outcomes, one row per file. `reason`: why a file cannot be read. A file that the gallery has
-already has its hash only."""
+"""Columns of a table of outcomes, one row per file. `reason`: why a file cannot be read; `photo`: what is known of
+the photograph, as JSON. A file that the gallery has already has its hash only."""
 
 
 def on_ray(model_ref: str, folder: Path, address: str | None = None, workers: int | None = None) -> Fill:
@@ -141,10 +143,12 @@ class EmbeddingWorker:
             row = {"number": number, "content_sha256": content}
             if has_hash(self.hashes, content):
                 return row
-            pixels, thumbnail = decode_image(data, self.model.preprocessing)
+            pixels, thumbnail, notes, facts = decode_image(data, self.model.preprocessing)
         except (ImageError, OSError) as error:
             return {"number": number, "reason": str(error)}
-        return {**row, "pixels": pixels, "media_type": thumbnail.media_type, "thumbnail": thumbnail.data}
+        photo = json.dumps({"notes": notes, "facts": facts})
+        picture = {"media_type": thumbnail.media_type, "thumbnail": thumbnail.data}
+        return {**row, **picture, "pixels": pixels, "photo": photo}
 
 
 def sorted_hashes(contents: list[str]) -> np.ndarray:
@@ -176,6 +180,9 @@ def _new_item(run: IndexingRun, file: ImageFile, row: dict[str, Any]) -> NewItem
         run.recognise(file, run.gallery.store.item_of_content(content))
         return None
     thumbnail, vector = Thumbnail(row["thumbnail"], row["media_type"]), np.frombuffer(row["embedding"], "<f4")
+    photo = json.loads(row["photo"])
+    run.note(file, photo["notes"])
+    file = replace(file, metadata=with_facts(file.metadata, photo["facts"], run.facts))
     return new_item(file, vector.astype(np.float32), thumbnail, content)
 
 
