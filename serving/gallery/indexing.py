@@ -31,7 +31,7 @@ from serving.gallery.types import (
 from zoo.console import Progress, count
 from zoo.data.decode import decode_in_threads
 from zoo.data.images import SUFFIXES
-from zoo.data.listing import leads_out, left_out_lines, list_files
+from zoo.data.listing import leads_out, left_out_lines, list_files, shortened
 from zoo.data.names import canonical
 from zoo.data.table import LabelFile, as_text, image_paths, is_table, read_label_file, read_table
 from zoo.errors import (
@@ -54,7 +54,7 @@ PHOTO_FACTS, PLACE_FACTS = ("taken", "camera", "width", "height"), ("latitude", 
 """What is known about a photograph, and becomes metadata of its item."""
 
 FEW = 5
-"""Files of a kind that are named one by one."""
+"""Notes about images that are printed."""
 
 ConfirmPrune = Callable[[VectorGallery, list[int]], bool]
 """Decides whether the items with these ids are removed."""
@@ -108,24 +108,11 @@ def find_images(
 
 def report_left_out(report: IndexingReport) -> Iterator[str]:
     """Yield a line for each file and folder that was left out; those of one kind together where they are many."""
-    yield from left_out_lines(report.unreadable, report.excluded)
-    if report.links_left_out:
-        yield links_note(report.links_left_out)
-    few = report.other_files if len(report.other_files) <= FEW else ()
-    for source, reason in few:
-        yield f"left out {source}: {reason}"
-    if report.other_files and not few:
-        yield f"files of other kinds were not looked at: {other_kinds(report.other_files)}; --json names all"
+    yield from left_out_lines(report.unreadable, report.excluded, report.other_files, report.links_left_out)
     for source, note in report.notes[:FEW]:
         yield f"{source}: {note}"
     if (more := len(report.notes) - FEW) > 0:
         yield f"{count(more, 'more note')} about images; --json has all"
-
-
-def links_note(links: Sequence[str]) -> str:
-    """Return a sentence about links that were left out."""
-    names = _shortened(links, 5)
-    return f"{count(len(links), 'link')} out of the folder left out: {names}; --follow-links follows such"
 
 
 def listed_images(table: Path, rows: LabelFile) -> list[ImageFile]:
@@ -158,12 +145,6 @@ def source_root(images: Path) -> Path:
     return as_text(images).parent if is_table(images) else images
 
 
-def other_kinds(others: Iterable[tuple[str, str]]) -> str:
-    """Return a text such as "3 .mov, 2 without a suffix" about files and their reasons, the most frequent first."""
-    kinds = Counter(PurePosixPath(source).suffix.lower() for source, _ in others)
-    return _shortened([f"{number:,} {kind or 'without a suffix'}" for kind, number in kinds.most_common()], 5)
-
-
 def _folder_label(source: str) -> str | None:
     """Return the folder part of a source, which is its label; None for a file at the top."""
     return canonical(source.rpartition("/")[0]) or None
@@ -177,7 +158,7 @@ def named_images(paths: Sequence[Path], label: str | None, metadata: Mapping[str
         if not path.is_file()
     ]
     if wrong:
-        message = f"{len(wrong):,} of {len(paths):,} names are not image files: {_shortened(wrong, 20)}."
+        message = f"{len(wrong):,} of {len(paths):,} names are not image files: {shortened(wrong, 20)}."
         raise UsageError(message, code="not-found")
     return [ImageFile(path, name_as_source(path.as_posix()), label, metadata) for path in paths]
 
@@ -585,11 +566,6 @@ def _source_below(path: Path, folders: Sequence[Path]) -> str:
 def _below(path: Path, folder: Path) -> str:
     """Return the source of a file below a folder."""
     return name_as_source(path.relative_to(folder).as_posix())
-
-
-def _shortened(texts: Sequence[str], limit: int) -> str:
-    """Return the first texts, separated by commas, and the number of the others."""
-    return ", ".join([*texts[:limit], *([f"and {len(texts) - limit:,} more"] if len(texts) > limit else [])])
 
 
 def _absolute(path: Path) -> Path:

@@ -434,8 +434,7 @@ class ReadImage(NamedTuple):
         pixels: What the model takes, uint8 [crop, crop, channels].
         thumbnail: The thumbnail.
         notes: What was assumed about the file.
-        facts: What is known of the photograph: width, height and, where the camera wrote them, taken, camera, latitude
-            and longitude.
+        facts: What the camera wrote: taken, camera, latitude and longitude, where they are known; and width and height.
     """
 
     pixels: np.ndarray
@@ -455,7 +454,8 @@ def decode_image(data: bytes, how: Preprocessing, limits: Limits = DEFAULT_LIMIT
     # A JPEG is decoded at a smaller size, perhaps a smaller one than a sharp thumbnail needs.
     enough = image.size == size or min(image.size) >= needed
     thumbnail = make_thumbnail(image if enough else open_image(data, limits, draft=needed))
-    facts = {**facts, "width": size[0], "height": size[1]}
+    if facts:
+        facts = {**facts, "width": size[0], "height": size[1]}
     return ReadImage(pixels, replace(thumbnail, size=size), notes, facts)
 
 

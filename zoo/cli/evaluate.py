@@ -320,10 +320,8 @@ def _image_list(
         return [images], [_path_facts(Path(images.name))], FolderFiles().left_out(images)
     files = list_files(images, follow_links, exclude)
     left_out = files.left_out(images)
-    for line in left_out_lines(left_out["unreadable"], left_out["excluded"]):
+    for line in left_out_lines(**left_out):
         note(line)
-    if files.links:
-        note(f"{count(len(files.links), 'link')} out of {images} left out; --follow-links follows them.")
     if not files.images:
         raise UsageError(f"{images} holds no images.", code="no-images")
     return files.images, [_path_facts(path.relative_to(images)) for path in files.images], left_out

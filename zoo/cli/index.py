@@ -160,7 +160,6 @@ def index(
             rich_help_panel=CLUSTER,
         ),
     ] = None,
-    exclude: Exclude = None,
     location: Annotated[
         bool,
         Option(
@@ -170,6 +169,7 @@ def index(
             rich_help_panel=ADVANCED,
         ),
     ] = False,
+    exclude: Exclude = None,
     follow_links: FollowLinks = False,
     strict: Strict = False,
     as_json: Json = False,

@@ -55,7 +55,12 @@ Margins = Annotated[
 Quiet = Annotated[bool, Option("--quiet", help="show no progress")]
 Yes = Annotated[bool, Option("--yes", help="do not ask first")]
 FollowLinks = Annotated[
-    bool, Option("--follow-links", help="follow links that lead out of the folder, and read the images there")
+    bool,
+    Option(
+        "--follow-links",
+        help="follow links that lead out of the folder, and read the images there",
+        rich_help_panel=ADVANCED,
+    ),
 ]
 Exclude = Annotated[
     list[str] | None,

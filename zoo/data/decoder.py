@@ -126,7 +126,7 @@ def decode(
         _reduce(image, side)
         if announce is not None:
             announce(needed_bytes(image, size, part.scans))
-        notes = [] if part.has_end else [_check_end(part.data, side)]
+        notes = [] if part.has_end else [_check_end(part.data, side, name)]
         return _upright(image, _shades(image, part.data, notes), size, name, notes)
     except Refusal:
         raise
@@ -265,7 +265,7 @@ def _part_of_image(data: bytes) -> _Part:
     raise Refusal("the image consists of too many pieces to be read.", "unreadable-image")
 
 
-def _check_end(data: bytes, side: int | None) -> str:
+def _check_end(data: bytes, side: int | None, name: str) -> str:
     """Return the note about a JPEG that lacks its end marker.
 
     Raises:
@@ -278,7 +278,7 @@ def _check_end(data: bytes, side: int | None) -> str:
         return hashlib.sha256(image.tobytes()).digest()
 
     if digest(b"") != digest(_TAIL):
-        raise Refusal("the image file is cut off.", "unreadable-image")
+        raise Refusal(f"{name} is cut off: its file ends too early.", "unreadable-image")
     return "it lacks its end marker, and nothing else"
 
 

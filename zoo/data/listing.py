@@ -5,15 +5,16 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
+from zoo.console import count
 from zoo.data.camera import RAW_SUFFIXES
 from zoo.data.images import SUFFIXES
 from zoo.data.names import escaped
@@ -31,7 +32,7 @@ EXCLUDED = (
 """Patterns of the names of files and folders that are left out: thumbnails, bins and backups of other programs."""
 
 NAMED = 10
-"""Files and folders of a pattern that are named."""
+"""Files and folders of one kind that are named."""
 
 _BEGINNING = re.compile(
     rb"""\xff\xd8\xff | \x89PNG\r\n\x1a\n | GIF8[79]a | RIFF....WEBP | II[*+]\0 | MM\0[*+]
@@ -194,12 +195,19 @@ def leads_out(path: Path, root: Path) -> bool:
     return not path.resolve().is_relative_to(root)
 
 
-def left_out_lines(unreadable: Iterable[tuple[str, str]], excluded: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Yield a line for each file and folder that was left out, and one for the rest of many of one pattern.
+def left_out_lines(
+    unreadable: Iterable[tuple[str, str]] = (),
+    excluded: Iterable[tuple[str, str]] = (),
+    other_files: Sequence[tuple[str, str]] = (),
+    links_left_out: Sequence[str] = (),
+) -> Iterator[str]:
+    """Yield a line for each file and folder that was left out, and one for the rest of many of one kind.
 
     Args:
         unreadable: Paths below the folder, each with its reason.
-        excluded: Others, each with its pattern.
+        excluded: Those of excluded names, each with its pattern.
+        other_files: Those that are not images, each with its reason.
+        links_left_out: Links that lead out of the folder.
     """
     yield from (f"left out {path}: {reason}" for path, reason in unreadable)
     groups = defaultdict(list)
@@ -209,3 +217,21 @@ def left_out_lines(unreadable: Iterable[tuple[str, str]], excluded: Iterable[tup
         yield from (f"left out {path}: excluded by the pattern {pattern}" for path in paths[:NAMED])
         if (more := len(paths) - NAMED) > 0:
             yield f"left out {more:,} more: excluded by the pattern {pattern}"
+    if links_left_out:
+        names = shortened(links_left_out)
+        yield f"{count(len(links_left_out), 'link')} out of the folder left out: {names}; --follow-links follows such"
+    if len(other_files) <= NAMED:
+        yield from (f"left out {path}: {reason}" for path, reason in other_files)
+    else:
+        yield f"files of other kinds were not looked at: {other_kinds(other_files)}; --json names all"
+
+
+def other_kinds(others: Iterable[tuple[str, str]]) -> str:
+    """Return a text such as "3 .mov, 2 without a suffix" about files and their reasons, the most frequent first."""
+    kinds = Counter(PurePosixPath(path).suffix.lower() for path, _ in others)
+    return shortened([f"{number:,} {kind or 'without a suffix'}" for kind, number in kinds.most_common()])
+
+
+def shortened(texts: Sequence[str], limit: int = 5) -> str:
+    """Return the first texts, separated by commas, and the number of the others."""
+    return ", ".join([*texts[:limit], *([f"and {len(texts) - limit:,} more"] if len(texts) > limit else [])])

@@ -108,8 +108,9 @@ class FileFinder:
             UsageError: If several files could be meant (code "invalid-table").
         """
         path = root / expand(name)
-        if self._has(path):
-            return path
+        for spelt in dict.fromkeys((path, root / expand(unescaped(name)))):
+            if self._has(spelt):
+                return spelt
         return self._similar(root / expand(name.replace("\\", "/"))) or path
 
     def _has(self, path: Path) -> bool:
