@@ -173,7 +173,7 @@ def _shades(image: Image.Image, data: bytes, notes: list[str]) -> Image.Image:
     """Return the loaded image; colours of 10 to 14 bits in 16, of which Pillow keeps the high bytes, as 8 bits."""
     deep = image.mode == "RGB" and any(_rawmode(tile) in _OTHER_BYTES for tile in getattr(image, "tile", ()))
     image.load()
-    if not deep or not 0 < max(high for _, high in image.getextrema()) < 64:  # type: ignore[misc]
+    if not deep or _highest(image) >= 64:
         return image
     lower = _open(data)
     tiles: list[Any] = lower.tile  # type: ignore[attr-defined]
@@ -181,11 +181,19 @@ def _shades(image: Image.Image, data: bytes, notes: list[str]) -> Image.Image:
         other, rest = _OTHER_BYTES[_rawmode(tile)], tile.args if isinstance(tile.args, tuple) else ()
         tiles[number] = tile._replace(args=(other, *rest[1:]) if rest else other)
     lower.load()
+    if _highest(image) == _highest(lower) == 0:
+        return image
     from zoo.data.depth import rgb_to_8bit
 
     scaled, note = rgb_to_8bit(image, lower)
     notes.append(note)
     return scaled
+
+
+def _highest(image: Image.Image) -> int:
+    """Return the highest number in an RGB image."""
+    bands: Any = image.getextrema()
+    return max(high for _, high in bands)
 
 
 def _rawmode(tile: Any) -> str:
@@ -577,6 +585,7 @@ def main() -> None:
     for stream in (1, 2):
         os.dup2(nowhere, stream)
     Image.preinit()
+    Image.MAX_IMAGE_PIXELS = None  # `check_size` has limits of its own
     sys.path.insert(0, str(Path(__file__).parents[2]))  # for the modules beside this one
     base = _address_space()
     while length := images.read(LENGTH.size):
