@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import struct
 import subprocess
@@ -91,10 +92,8 @@ def test_damaged_heic_is_an_error_or_an_image(data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 6))):
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
     cut = data.draw(st.integers(1, len(damaged)))
-    try:
+    with contextlib.suppress(ImageError):
         assert open_image(bytes(damaged[:cut]), Limits(max_pixels=10**6)).mode in ("L", "RGB")
-    except ImageError:
-        pass
 
 
 @pytest.mark.parametrize("turn", [1, 3, 6, 8])
