@@ -120,6 +120,10 @@ def cpu_flags() -> frozenset[str] | None:
         return None
 
 
+CONTROL_GROUP = Path("/sys/fs/cgroup")
+"""Limits of this process on Linux, as it sees them."""
+
+
 def core_count() -> int:
     """Return how many cores this process may use: those of the machine, its affinity and its control group."""
     affinity = getattr(os, "sched_getaffinity", None)  # Linux
@@ -132,12 +136,13 @@ def _cpu_quota() -> float:
 
     Sources: `cpu.max` of version 2 and `cpu.cfs_quota_us` of version 1, as a container sees its own group.
     """
-    root = Path("/sys/fs/cgroup")
     with suppress(OSError, ValueError):
-        quota, period = (root / "cpu.max").read_text(encoding="ascii").split()
+        quota, period = (CONTROL_GROUP / "cpu.max").read_text(encoding="ascii").split()
         return math.inf if quota == "max" else int(quota) / int(period)
     with suppress(OSError, ValueError):
-        quota, period = ((root / "cpu" / f"cpu.cfs_{name}_us").read_text("ascii") for name in ("quota", "period"))
+        quota, period = (
+            (CONTROL_GROUP / "cpu" / f"cpu.cfs_{name}_us").read_text("ascii") for name in ("quota", "period")
+        )
         return int(quota) / int(period) if int(quota) > 0 else math.inf
     return math.inf
 
