@@ -89,10 +89,42 @@ class Names:
                 return matches[0]
         return None
 
-    def find_path(self, name: str) -> str | None:
-        """Return the same of a path, which may have backslashes."""
-        found = self.find(name)
-        return self.find(name.replace("\\", "/")) if found is None and "\\" in name else found
+
+class Paths:
+    """Paths below a folder that are found by other spellings of their parts, and with backslashes."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._paths = frozenset(paths)
+        self._inside: dict[str, set[str]] = {}
+        self._folders: dict[str, Names] = {}
+
+    def find(self, path: str) -> str | None:
+        """Return the path that is spelt like this, else the only one whose parts are found as `Names.find` does.
+
+        Raises:
+            UsageError: If several could be meant (code "invalid-table").
+        """
+        if path in self._paths:
+            return path
+        place = ""
+        for part in path.replace("\\", "/").split("/"):
+            found = self._names(place).find(part)
+            if found is None:
+                return None
+            place = f"{place}/{found}" if place else found
+        return place if place in self._paths else None
+
+    def _names(self, folder: str) -> Names:
+        """Return the names in a folder."""
+        if not self._inside:
+            for path in self._paths:
+                while path:
+                    above, _, name = path.rpartition("/")
+                    self._inside.setdefault(above, set()).add(name)
+                    path = above
+        if folder not in self._folders:
+            self._folders[folder] = Names(self._inside.get(folder, ()))
+        return self._folders[folder]
 
 
 class FileFinder:

@@ -20,7 +20,7 @@ import numpy as np
 from zoo.console import note_once
 from zoo.data import formats
 from zoo.data.dataset import BOTH, FOLDER, QUERY, SPLITS, WHOLE, Dataset
-from zoo.data.names import FileFinder, Names, canonical, escaped
+from zoo.data.names import FileFinder, Paths, canonical, escaped
 from zoo.errors import DatasetError, UsageError, ZooError
 from zoo.paths import expand, is_folder
 from zoo.render import read_cell
@@ -371,10 +371,10 @@ def read_label_file(path: Path, sources: Collection[str] = (), folder: Path | No
     rows = _read_labels(path, lists=False)
     if folder is None:
         return rows
-    root, names, finder = expand(folder).resolve(), Names(sources), FileFinder()
+    root, names, finder = expand(folder).resolve(), Paths(sources), FileFinder()
 
     def below(name: str) -> str:
-        if (source := names.find_path(name)) is not None:
+        if (source := names.find(name)) is not None:
             return source
         image = finder.find(expand(path).parent, name).resolve()
         return escaped(image.relative_to(root).as_posix()) if image.is_relative_to(root) else name
