@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -35,15 +37,18 @@ from zoo.cli.options import (
     strict_status,
 )
 from zoo.console import count, note, print_json, print_table, show
-from zoo.errors import GalleryError, ServiceError, UsageError, check_at_least
+from zoo.errors import GalleryError, ServiceError, UsageError, ZooError, check_at_least
 from zoo.render import Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from serving.galleries import Gallery
     from serving.gallery import VectorGallery
     from serving.gallery.indexing import Fill, IndexingReport
     from serving.gallery.types import Hit
+    from zoo.models.load import Embedder
+    from zoo.models.registry import ModelLike
 
 
 app = typer.Typer()
@@ -61,6 +66,7 @@ NAMED = 5
   zoo index photos pictures/ --out gallery/ --on ray --ray-workers 8          eight processes here
   zoo index photos pictures/ --out gallery/ --on ray --ray-address auto       those of this cluster
   zoo index photos pictures/ --out gallery/ --prune --yes --strict            every night, from cron
+  zoo index photos pictures/ --out gallery/ --exclude '*_edited' --watch      as soon as pictures are added
   zoo index photos --vectors rows.npy --table rows.csv --out keyed/           embeddings from zoo embed, by key
 
 Images that cannot be read are left out and listed: the exit status is 0, with --strict 1.""",
@@ -169,6 +175,12 @@ def index(
             rich_help_panel=ADVANCED,
         ),
     ] = False,
+    watch: Annotated[
+        bool,
+        Option(
+            "--watch", help="go on, and index again whenever files have changed, until Ctrl-C", rich_help_panel=ADVANCED
+        ),
+    ] = False,
     exclude: Exclude = None,
     follow_links: FollowLinks = False,
     strict: Strict = False,
@@ -179,18 +191,19 @@ def index(
 
     gallery = _gallery_address(out, backend)
     if images is None:
-        options = labels is not None, prune, update, follow_links, exclude, location, on == "ray"
+        options = labels is not None, prune, update, follow_links, exclude, location, watch, on == "ray"
         return _index_vectors(model, vectors, table, gallery, fingerprint, any(options), strict, as_json)
     if vectors is not None or table is not None or fingerprint is not None:
         message = "--vectors, --table and --fingerprint take the place of images; leave out DIR."
         raise UsageError(message, code="conflicting-options")
     embed = _ray(model, images, runtime, ray_address, ray_workers, on == "ray")
     _check_pruning(prune, yes)
-    started = time.monotonic()
-    with fill_gallery(
-        model,
-        images,
-        gallery,
+    if watch and on == "ray":
+        raise UsageError("--watch indexes in this process; leave --on ray out.", code="conflicting-options")
+    run = partial(
+        fill_gallery,
+        images=images,
+        out=gallery,
         labels=labels,
         runtime="onnx" if on == "ray" else runtime,
         precision=precision,
@@ -202,14 +215,52 @@ def index(
         location=location,
         embed=embed,
         progress=True,
-    ) as filled:
+    )
+
+    def tell(report: IndexingReport, seconds: float) -> None:
+        if as_json:
+            print_json({**asdict(report), "seconds": seconds})
+        else:
+            show(*_report_lines(report, prune))
+            _advise_tuning(gallery, report)
+
+    if watch:
+        from zoo.models.load import load
+
+        return _watch(run, load(model, runtime, precision), images, gallery, tell)
+    started = time.monotonic()
+    with run(model) as filled:
         report = filled.report
-    if as_json:
-        print_json({**asdict(report), "seconds": time.monotonic() - started})
-    else:
-        show(*_report_lines(report, prune))
-        _advise_tuning(gallery, report)
+    tell(report, time.monotonic() - started)
     return strict_status(strict, [*report.unreadable, *report.refused])
+
+
+def _watch(
+    run: Callable[[ModelLike], Gallery],
+    embedder: Embedder,
+    images: Path,
+    gallery: str,
+    tell: Callable[[IndexingReport, float], None],
+) -> int:
+    """Index at each change of the folder, and tell what has changed; return the exit status after Ctrl-C."""
+    from serving.gallery.indexing import source_root
+    from serving.gallery.watch import changes
+
+    told = ""
+    for _ in changes(source_root(images), [Path(gallery)]):
+        started = time.monotonic()
+        try:
+            with run(embedder) as filled:
+                report = filled.report
+        except ZooError as error:  # an empty folder, a table that is being written: the next change may mend it
+            note(str(error))
+            continue
+        news = json.dumps({**asdict(report), "found": 0, "already_there": 0})
+        if news != told or report.added or report.replaced:
+            tell(report, time.monotonic() - started)
+            sys.stdout.flush()
+        told = news
+    return 0
 
 
 def _index_vectors(
@@ -231,7 +282,9 @@ def _index_vectors(
     if vectors is None or table is None:
         raise UsageError("name the images to index, or --vectors and --table, both.", code="no-images")
     if extra:
-        message = "--labels, --update, --prune, --exclude, --location, --follow-links and --on ray are for images."
+        message = (
+            "--labels, --update, --prune, --exclude, --location, --watch, --follow-links and --on ray are for images."
+        )
         raise UsageError(message, code="option-without-effect")
     report = index_vectors(read_card(find_model(model)), model_reference(model), vectors, table, gallery, fingerprint)
     if as_json:
