@@ -80,7 +80,7 @@ async function take(chosen) {
 
 const LARGE = 8 * 2 ** 20; // bytes of a file above which a smaller picture is sent
 const SHORT = 1280; // pixels of its short side
-const USUAL = 200_000_000; // a service that accepts so many pixels says itself which image has more
+const USUAL = 200_000_000; // a service that accepts this many pixels says itself which image has more
 
 /** Return a smaller picture of a large image, or the file itself if it is small or if the browser cannot read it. */
 async function shrunk(file) {

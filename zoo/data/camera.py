@@ -1,4 +1,4 @@
-"""What cameras write beside the pixels: date, camera and place of a photograph, and the preview in a raw file."""
+"""Facts that cameras write beside the pixels: date, camera and place of a photograph, and the preview in a raw file."""
 
 from __future__ import annotations
 

@@ -256,7 +256,7 @@ _TAIL = bytes(range(1, 240)) * 4
 
 
 def _part_of_image(data: bytes) -> _Part:
-    """Return a JPEG up to its end, and any other file as it is: phones put a video behind the photograph."""
+    """Return a JPEG up to its end, and any other file unchanged: phones put a video behind the photograph."""
     if not data.startswith(b"\xff\xd8"):
         return _Part(data)
     at, scans = 2, 0

@@ -262,7 +262,7 @@ def _csv_rows(
 
 
 def _cell(name: str, cell: str) -> str:
-    """Return a cell of a column. The name of a file stays as it is; other texts are equal if they look the same."""
+    """Return a cell of a column. The name of a file stays unchanged; other texts are equal if they look the same."""
     return read_cell(cell) if name in (IMAGE, PATH) else canonical(read_cell(cell))
 
 

@@ -1,4 +1,4 @@
-"""`zoo index --watch`: pictures are found as soon as they are there."""
+"""`zoo index --watch`: new pictures are found at once."""
 
 from __future__ import annotations
 
