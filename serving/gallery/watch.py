@@ -37,8 +37,16 @@ def changes(folder: Path, own: Sequence[Path] = ()) -> Iterator[None]:
         return not any(path == place or path.startswith(place + os.sep) for place in excluded)
 
     begun = False
-    options = {"step": QUIET_MS, "debounce": LONGEST_MS, "rust_timeout": 1000, "raise_interrupt": False}
-    for changed in watch(folder, watch_filter=counts, yield_on_timeout=True, ignore_permission_denied=True, **options):
+    for changed in watch(
+        folder,
+        watch_filter=counts,
+        debounce=LONGEST_MS,
+        step=QUIET_MS,
+        rust_timeout=1000,
+        yield_on_timeout=True,
+        raise_interrupt=False,
+        ignore_permission_denied=True,
+    ):
         if changed or not begun:
             begun = True
             yield

@@ -102,6 +102,7 @@ def raw_preview(data: bytes) -> tuple[bytes, Image.Transpose | None]:
         ImportError: If rawpy is not installed.
         ValueError: If there is no preview that can be read.
     """
+    import numpy as np
     import rawpy
 
     try:
@@ -112,7 +113,7 @@ def raw_preview(data: bytes) -> tuple[bytes, Image.Transpose | None]:
         raise ValueError(reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)) from None
     if preview.format == rawpy.ThumbFormat.BITMAP:
         out = BytesIO()
-        Image.fromarray(preview.data).save(out, "BMP")
+        Image.fromarray(np.asarray(preview.data)).save(out, "BMP")
         return out.getvalue(), turn
     made = bytes(preview.data)
     if preview.format != rawpy.ThumbFormat.JPEG or not made.startswith(b"\xff\xd8"):

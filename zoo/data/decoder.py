@@ -76,7 +76,7 @@ class Refusal(Exception):  # noqa: N818  # not an error of this process
         self.message, self.code = message, code
 
 
-class Decoded(NamedTuple):
+class DecodedFile(NamedTuple):
     """A decoded image.
 
     Attributes:
@@ -94,7 +94,7 @@ class Decoded(NamedTuple):
 
 def decode(
     data: bytes, name: str, max_pixels: int, draft: int | None, announce: Callable[[int], None] | None = None
-) -> Decoded:
+) -> DecodedFile:
     """Return the image in a file.
 
     Args:
@@ -209,7 +209,9 @@ _OTHER_BYTES = {
 """Pillow's ways to read one byte of each 16-bit colour, and the way to read the other one."""
 
 
-def _upright(image: Image.Image, shades: Image.Image, size: tuple[int, int], name: str, notes: list[str]) -> Decoded:
+def _upright(
+    image: Image.Image, shades: Image.Image, size: tuple[int, int], name: str, notes: list[str]
+) -> DecodedFile:
     """Return an image, whose pixels are `shades`, as EXIF says that it is seen."""
     facts: dict[str, Any] = {}
     if "exif" in image.info or image.format == "TIFF":
@@ -218,7 +220,7 @@ def _upright(image: Image.Image, shades: Image.Image, size: tuple[int, int], nam
         facts = facts_of(image)
     turn = _TURNS.get(image.getexif().get(_ORIENTATION, 1))
     made = to_8bit(shades if turn is None else shades.transpose(turn), name, notes, image.format == "PPM")
-    return Decoded(made, size[::-1] if turn in _SIDEWAYS else size, tuple(notes), facts)
+    return DecodedFile(made, size[::-1] if turn in _SIDEWAYS else size, tuple(notes), facts)
 
 
 _ORIENTATION = 0x0112
@@ -329,7 +331,7 @@ def _prepare_heic(data: bytes, name: str, max_pixels: int) -> None:
 
 def _decode_raw(
     data: bytes, name: str, max_pixels: int, draft: int | None, announce: Callable[[int], None] | None
-) -> Decoded:
+) -> DecodedFile:
     """Return the preview in a raw file."""
     from zoo.data.camera import facts_of_raw, raw_preview
 
@@ -344,7 +346,7 @@ def _decode_raw(
     if turn is not None:
         image, size = image.transpose(turn), size[::-1] if turn in _SIDEWAYS else size
     note = f"of the raw file, the preview of {size[0]} x {size[1]} pixels is taken"
-    return Decoded(image, size, (*notes, note), {**facts_of_raw(data), **facts})
+    return DecodedFile(image, size, (*notes, note), {**facts_of_raw(data), **facts})
 
 
 def _missing(name: str, kind: str, package: str, extra: str) -> Refusal:

@@ -176,7 +176,7 @@ class _DecoderPool:
         self.watch: threading.Thread | None = None
         self.work = threading.Event()
 
-    def decode(self, data: bytes, job: Job) -> decoder.Decoded:
+    def decode(self, data: bytes, job: Job) -> decoder.DecodedFile:
         """Return an image; see `zoo.data.decoder.decode`.
 
         Raises:
@@ -295,9 +295,11 @@ class _DecoderPool:
                     process.give_way()
 
 
-def _decoded(image: Image.Image, answer: dict[str, Any]) -> decoder.Decoded:
+def _decoded(image: Image.Image, answer: dict[str, Any]) -> decoder.DecodedFile:
     width, height = answer["full"]
-    return decoder.Decoded(image, (int(width), int(height)), tuple(map(str, answer["notes"])), dict(answer["facts"]))
+    return decoder.DecodedFile(
+        image, (int(width), int(height)), tuple(map(str, answer["notes"])), dict(answer["facts"])
+    )
 
 
 def error_of(code: str, message: str) -> ImageError:
@@ -342,7 +344,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def decode(data: bytes, job: Job) -> decoder.Decoded:
+def decode(data: bytes, job: Job) -> decoder.DecodedFile:
     """Decode an image file in the pool of this process; see `_DecoderPool.decode`."""
     return _pool.decode(data, job)
 

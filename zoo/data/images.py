@@ -16,7 +16,7 @@ from PIL import Image, ImageOps
 
 from zoo.console import note
 from zoo.data import decoder, decoder_pool
-from zoo.data.decoder import FORMATS, Decoded, in_mode
+from zoo.data.decoder import FORMATS, DecodedFile, in_mode
 from zoo.errors import ImageError, ImageTooLargeError
 from zoo.files import open_at_once
 
@@ -71,7 +71,7 @@ def open_file(
     limits: Limits = DEFAULT_LIMITS,
     draft: int | None = None,
     square: dict[str, Any] | None = None,
-) -> Decoded:
+) -> DecodedFile:
     """Return the image in a file as `open_image` does, or a square of it, with what else is known about it.
 
     A note about a file that has a name is said on stderr, the first time.

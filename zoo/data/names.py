@@ -134,7 +134,7 @@ class FileFinder:
         self._listed: dict[Path, Names | None] = {}
 
     def find(self, root: Path, name: str) -> Path:
-        """Return the path of a file that is named relative to a folder: by its own spelling, or else by that on the disk.
+        """Return the path of a file that is named relative to a folder, in the spelling of the disk.
 
         Raises:
             UsageError: If several files could be meant (code "invalid-table").
