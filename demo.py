@@ -84,7 +84,7 @@ def main_job(images: Path, gallery: Path) -> list[tuple[str, str]]:
     subprocess.run([ZOO, "search", gallery, query, "-k", "5"], check=True)
     return [
         ("trained", f"{MODEL}: margin loss, distance-weighted mining, {trained['epochs']} epochs"),
-        ("training time", f"{trained['seconds']:.0f} s on {len(os.sched_getaffinity(0))} cores"),
+        ("training time", f"{trained['seconds']:.0f} s on {os.cpu_count()} cores"),
         ("unseen classes", f"{after['classes']} characters, {after['queries']:,} images"),
         ("R@1 before / after", compare(before, after, "recall_at_1")),
         ("MAP@R before / after", compare(before, after, "map_at_r")),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import resource
 import signal
 import socket
 import sys
@@ -303,6 +302,10 @@ def end_seconds(settings: Settings) -> float:
 
 def _connection_limit() -> int:
     """Return the number of connections that may be open at once: half of the open files, or all but `RESERVE`."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return MAX_CONNECTIONS
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
         return MAX_CONNECTIONS
@@ -311,6 +314,10 @@ def _connection_limit() -> int:
 
 def raise_file_limit() -> None:
     """Let this process open as many files as it may; shells often allow 1,024."""
+    try:
+        import resource
+    except ImportError:  # Windows, which has no such limit
+        return
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY:  # which macOS reports, and refuses
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

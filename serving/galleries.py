@@ -26,9 +26,9 @@ from zoo.console import note
 from zoo.data import check_dataset_path
 from zoo.data.columns import Kind
 from zoo.data.dataset import FOLDER
-from zoo.data.folder import list_images
 from zoo.data.formats import table_of
 from zoo.data.images import ImageLike
+from zoo.data.listing import list_files
 from zoo.data.table import TableFormat, as_text, is_table
 from zoo.errors import UsageError, check_at_least
 from zoo.models.load import AUTO, Embedder, load
@@ -168,6 +168,8 @@ def index(
     delimiter: str | None = None,
     encoding: str = "utf-8",
     columns: Mapping[str, Kind] | None = None,
+    exclude: Sequence[str] = (),
+    location: bool = False,
     embed: Fill | None = None,
     progress: bool = False,
 ) -> Gallery:
@@ -197,6 +199,9 @@ def index(
         delimiter: What separates the cells of a table (default: a comma, or a tab in a .tsv).
         encoding: Encoding of a table.
         columns: Kinds of columns of a table ("number", "boolean" or "text") by name (default: what most cells are).
+        exclude: Patterns of names of files and folders, such as "*_edited", that are left out besides thumbnails, bins
+            and hidden files (`zoo.data.listing.EXCLUDED`); one with ! before it is not left out.
+        location: Store the place that the camera wrote as metadata, beside date, camera and size.
         embed: Embeds the files elsewhere (default: in this process).
         progress: Show a progress bar.
 
@@ -228,6 +233,8 @@ def index(
         follow_links=follow_links,
         readd=readd,
         how=TableFormat(delimiter, encoding, columns or {}),
+        exclude=exclude,
+        location=location,
     )
     gallery = Gallery(address, embedder)
     gallery.report = report
@@ -242,4 +249,4 @@ def note_filter(gallery: VectorGallery, selection: Filter, has_items: bool, grou
 
 def _image_count(images: Path) -> int:
     """Return about how many images there are in a folder or a table."""
-    return len(as_text(images).read_bytes().splitlines()) if is_table(images) else len(list_images(images))
+    return len(as_text(images).read_bytes().splitlines()) if is_table(images) else len(list_files(images).images)

@@ -9,6 +9,7 @@ from typing import Any
 
 from serving.errors import RefusedError
 from serving.gallery.types import MAX_DEPTH, MAX_KEY, check_key, check_source, metadata_json
+from zoo.data.names import canonical
 from zoo.errors import ItemNotFoundError, UsageError
 
 MAX_METADATA = 16_000
@@ -117,7 +118,7 @@ def parse_box(value: Any) -> Any:
 def parse_printable(value: str | None) -> str | None:
     if value and not value.isprintable():
         raise ValueError("expected a text of characters that can be printed")
-    return value or None
+    return (value and canonical(value)) or None
 
 
 def parse_source(value: str | None) -> str | None:

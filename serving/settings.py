@@ -86,8 +86,8 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
 
     workers: int = _at_least(1, 1, "processes; they share cores, concurrency, rate and burst equally", 256)
-    max_bytes: int = _at_least(1024, 20 * 2**20, "bytes of one image")
-    max_pixels: int = _at_least(1, 24_000_000, "pixels of one image")
+    max_bytes: int = _at_least(1024, 32 * 2**20, "bytes of one image")
+    max_pixels: int = _at_least(1, 210_000_000, "pixels of one image; at most 100,000,000 unless it is a JPEG")
     max_k: int = _at_least(1, 1000, "results of one search")
     max_images: int = _at_least(1, 32, "images of one request")
     max_body: int = _at_least(1024, 32 * 2**20, "bytes of one request; a form may have 64 KiB more")

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import stat
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -96,7 +97,10 @@ def _recover(path: Path) -> None:
 
 
 def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+    is_folder = path.is_dir()
+    if is_folder and sys.platform == "win32":  # which opens no folders
+        return
+    descriptor = os.open(path, os.O_RDONLY if is_folder else os.O_RDWR)
     try:
         os.fsync(descriptor)
     finally:
@@ -248,6 +252,14 @@ class LockHeldError(Exception):
     """Another process or thread holds a lock."""
 
 
+def _open_for_lock(path: Path) -> int:
+    """Return a descriptor that stands for a folder or file; on Windows, which opens no folders, of a temporary file."""
+    if sys.platform == "win32" and path.is_dir():
+        name = hashlib.sha256(str(path.resolve()).casefold().encode(errors="surrogatepass")).hexdigest()
+        return os.open(Path(tempfile.gettempdir()) / f"dml-zoo-{name[:32]}.lock", os.O_RDWR | os.O_CREAT)
+    return os.open(path, os.O_RDONLY)
+
+
 @contextmanager
 def locked(path: Path, wait: bool = True) -> Iterator[None]:
     """Hold a folder or file exclusively; the system releases it when the process ends.
@@ -265,7 +277,7 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
     """
     from filelock import lock_descriptor  # most commands lock nothing
 
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = _open_for_lock(path)
     try:
         if not lock_descriptor(descriptor, blocking=wait, poll_interval=0.005):
             raise LockHeldError(path)

@@ -4,9 +4,11 @@ them, and facts about the machine: processor, cores and library versions.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePosixPath
@@ -118,11 +120,31 @@ def cpu_flags() -> frozenset[str] | None:
         return None
 
 
+CONTROL_GROUP = Path("/sys/fs/cgroup")
+"""Limits of this process on Linux, as it sees them."""
+
+
 def core_count() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):  # Linux
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Return how many cores this process may use: those of the machine, its affinity and its control group."""
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    return max(1, math.ceil(min(cores, _cpu_quota())))
+
+
+def _cpu_quota() -> float:
+    """Return the cores that the control group of this process allows (`docker run --cpus 1.5`); infinity without one.
+
+    Sources: `cpu.max` of version 2 and `cpu.cfs_quota_us` of version 1, as a container sees its own group.
+    """
+    with suppress(OSError, ValueError):
+        quota, period = (CONTROL_GROUP / "cpu.max").read_text(encoding="ascii").split()
+        return math.inf if quota == "max" else int(quota) / int(period)
+    with suppress(OSError, ValueError):
+        quota, period = (
+            (CONTROL_GROUP / "cpu" / f"cpu.cfs_{name}_us").read_text("ascii") for name in ("quota", "period")
+        )
+        return int(quota) / int(period) if int(quota) > 0 else math.inf
+    return math.inf
 
 
 def thread_count() -> int:

@@ -29,9 +29,11 @@ from serving.client.images import (
     SentImage,
     bulk_bodies,
     encode_image,
+    encode_query,
     images_by_request,
     item_path,
     listed_images,
+    shrunk,
 )
 from serving.gallery.types import Box, Thumbnail, check_key
 from serving.schemas import AddedItems, SearchHit, SearchPart
@@ -48,6 +50,7 @@ HOST = re.compile(r"[\w.-]+(:\d+)?(/\S*)?")
 """A service's address without its scheme."""
 MAX_PARAMETERS = 60_000  # characters of the query string; httpx accepts 65,536 of the whole URL
 _BAD_IMAGE = frozenset({"unreadable_image", "image_too_large"})
+_TOO_LARGE = frozenset({"image_too_large", "body_too_large"})
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout)
 _BROKEN_OFF = (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError)  # the service may have done the request
 
@@ -151,7 +154,8 @@ class _Calls:
         """Return the items nearest to an image, to an item (without itself) or to a text, exactly one of the three.
 
         Args:
-            image: The image to search by.
+            image: The image to search by. Of a file of more than 8 MiB, or that the service calls too large, a smaller
+                picture is sent.
             item: The id or the key of the item to search by.
             text: The text to search by, if `model().text` is not None. Its hits have no `p_same`. A text that is longer
                 than the model reads is logged.
@@ -172,9 +176,15 @@ class _Calls:
             raise UsageError("search needs an image, an item or a text; one of the three.", code="missing-value")
         parameters: dict[str, Any] = {"key": check_key(item)} if isinstance(item, str) else {"id": item}
         parameters |= _search_parameters(options)
-        files, body = [] if image is None else [encode_image(image)], None if text is None else {"text": text}
+        files, body = [] if image is None else [encode_query(image)], None if text is None else {"text": text}
         read = _json(schemas.SearchAnswer)
-        answer = yield from self._ask(read, "POST", "/search", parameters, files=files, body=body)
+        try:
+            answer = yield from self._ask(read, "POST", "/search", parameters, files=files, body=body)
+        except ServiceError as error:
+            smaller = [shrunk(file) for file in files] if error.code in _TOO_LARGE else files
+            if smaller == files:
+                raise
+            answer = yield from self._ask(read, "POST", "/search", parameters, files=smaller)
         if answer.query.truncated:
             logger.warning("the text is longer than the service's model reads; its end was left out.")
         return answer.results
@@ -187,7 +197,7 @@ class _Calls:
         """
         parameters = _search_parameters(options)
         answers: list[SearchPart] = []
-        for _, files in images_by_request(listed_images(images)):
+        for _, files in images_by_request(listed_images(images), encode_query):
             read = functools.partial(_read_answers, files)
             answers += yield from self._ask(read, "POST", "/search", parameters, files=files, accepted=_BAD_IMAGE)
         return answers
@@ -196,7 +206,7 @@ class _Calls:
     def embed(self, images: Images, crop: Box | None = None) -> Steps[np.ndarray]:
         """Return the unit embeddings, float32 [n, dim], of images or a part of each, with up to 32 per request."""
         rows, parameters = [], {"format": "npy"} | _narrowed(crop=crop)
-        for start, files in images_by_request(listed_images(images)):
+        for start, files in images_by_request(listed_images(images), encode_query):
             try:
                 rows.append((yield from self._ask(_read_array, "POST", "/embed", parameters, files=files)))
             except ServiceError as error:

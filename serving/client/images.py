@@ -3,7 +3,8 @@
 import base64
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,10 +14,12 @@ import numpy as np
 from PIL import Image as Pillow
 
 from serving.gallery.types import check_key
-from zoo.data.images import open_image
-from zoo.errors import GalleryError, UsageError
+from zoo.data.images import DEFAULT_LIMITS, open_image
+from zoo.errors import GalleryError, ImageError, UsageError
 
 MAX_IMAGES, MAX_BYTES, MAX_LINES = 32, 24 * 2**20, 10_000  # of one request, within the defaults of the service
+QUERY_BYTES, QUERY_SIDE = 8 * 2**20, 1280
+"""Bytes of a file above which a smaller picture is sent as a query, and the pixels of its short side."""
 
 Image = bytes | str | Path | Pillow.Image | np.ndarray
 """The bytes or the path of an image file, a PIL image, or a uint8 array [H, W], [H, W, 1], [H, W, 3] or [H, W, 4]."""
@@ -42,19 +45,6 @@ def listed_images(images: Images) -> list[Any]:
     return list(images) if isinstance(images, Iterable) and not isinstance(images, Image) else [images]
 
 
-def images_by_request(images: Sequence[Image]) -> Iterator[tuple[int, list[SentImage]]]:
-    """Yield the files of each request, with the number of images of the requests before it."""
-    start, size, files = 0, 0, list[SentImage]()
-    for image in images:
-        file = encode_image(image)
-        if files and (len(files) == MAX_IMAGES or size + len(file.data) > MAX_BYTES):
-            yield start, files
-            start, size, files = start + len(files), 0, []
-        files.append(file)
-        size += len(file.data)
-    yield start, files
-
-
 def encode_image(image: Image) -> SentImage:
     if isinstance(image, bytes):
         return SentImage("", image)
@@ -72,6 +62,42 @@ def encode_image(image: Image) -> SentImage:
     except ValueError as error:  # a name that no file can have
         reason = str(error)
     raise GalleryError(f"{image} cannot be read: {reason}.", code="unreadable-file")
+
+
+def images_by_request(
+    images: Sequence[Image], encode: Callable[[Image], SentImage] = encode_image
+) -> Iterator[tuple[int, list[SentImage]]]:
+    """Yield the files of each request, with the number of images of the requests before it."""
+    start, size, files = 0, 0, list[SentImage]()
+    for image in images:
+        file = encode(image)
+        if files and (len(files) == MAX_IMAGES or size + len(file.data) > MAX_BYTES):
+            yield start, files
+            start, size, files = start + len(files), 0, []
+        files.append(file)
+        size += len(file.data)
+    yield start, files
+
+
+def encode_query(image: Image) -> SentImage:
+    """Return the file of an image to search by or to embed; of a large one, a smaller picture."""
+    file = encode_image(image)
+    return shrunk(file) if len(file.data) > QUERY_BYTES else file
+
+
+def shrunk(file: SentImage) -> SentImage:
+    """Return a JPEG of an image file whose short side has `QUERY_SIDE` pixels, or the file if that is smaller."""
+    try:
+        picture = open_image(file.data, replace(DEFAULT_LIMITS, max_bytes=len(file.data)), draft=QUERY_SIDE)
+    except ImageError:
+        return file  # the service says what is wrong with it
+    scale = min(1.0, QUERY_SIDE / min(picture.size))
+    width, height = (max(1, round(scale * side)) for side in picture.size)
+    out = BytesIO()
+    picture.resize((width, height), Pillow.Resampling.BICUBIC, reducing_gap=3.0).save(
+        out, "JPEG", quality=95, subsampling=0
+    )
+    return SentImage(file.name, out.getvalue()) if len(out.getvalue()) < len(file.data) else file
 
 
 def bulk_bodies(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, bytes]]:

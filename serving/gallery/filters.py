@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from serving.gallery.types import LISTED, is_int64
+from zoo.data.names import canonical
 from zoo.errors import UsageError
 
 Value = str | int | float | bool | None
@@ -62,6 +63,8 @@ class Filter:
                 )
         if any(not _is_text(label) for label in self.labels):
             raise UsageError("a label of the filter has a character that no label has.", code="invalid-value")
+        object.__setattr__(self, "labels", tuple(map(canonical, self.labels)))
+        object.__setattr__(self, "where", {canonical(key): _canonical(wanted) for key, wanted in self.where.items()})
 
     def __bool__(self) -> bool:
         return bool(self.labels or self.where)
@@ -88,6 +91,15 @@ class Filter:
 
 
 EVERYTHING = Filter()
+
+
+def _canonical(wanted: Any) -> Any:
+    """Return a condition whose texts are in the Unicode form of the gallery's."""
+    if isinstance(wanted, Mapping):
+        return {name: _canonical(bound) for name, bound in wanted.items()}
+    if isinstance(wanted, list):
+        return [_canonical(value) for value in wanted]
+    return canonical(wanted) if isinstance(wanted, str) else wanted
 
 
 def where_clause(selection: Filter) -> tuple[str, list[Any]]:

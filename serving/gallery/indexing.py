@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -34,15 +34,16 @@ from serving.gallery.types import (
 from zoo.console import Progress, count
 from zoo.data.columns import Column
 from zoo.data.decode import decode_in_threads
-from zoo.data.folder import leads_out, list_files
 from zoo.data.images import SUFFIXES
+from zoo.data.listing import leads_out, left_out_lines, list_files, shortened
+from zoo.data.names import canonical
 from zoo.data.table import (
     PLAIN,
     LabelFile,
     LabelRow,
     TableFormat,
     as_text,
-    image_path,
+    image_paths,
     is_table,
     read_label_file,
     read_table,
@@ -65,49 +66,55 @@ BATCH_SIZE = 64
 
 KNOWN_AT_ONCE = 1000
 """Most files of one step, for a folder of which the gallery has nearly all."""
+PHOTO_FACTS, PLACE_FACTS = ("taken", "camera", "width", "height"), ("latitude", "longitude")
+"""What is known about a photograph, and becomes metadata of its item."""
+
+FEW = 5
+"""Notes about images that are printed."""
 
 ConfirmPrune = Callable[[VectorGallery, list[int]], bool]
 """Decides whether the items with these ids are removed."""
 
 
 def find_images(
-    folder: Path, exclude: Sequence[Path] = (), follow_links: bool = False
-) -> tuple[list[ImageFile], dict[str, int], list[str]]:
-    """List the image files below a folder, as `zoo.data.folder` does.
+    folder: Path, own: Sequence[Path] = (), follow_links: bool = False, exclude: Sequence[str] = ()
+) -> tuple[list[ImageFile], IndexingReport]:
+    """List the image files below a folder, as `zoo.data.listing` does.
 
     The label is the folder part of the path below `folder`; files at the top have none.
 
     Args:
         folder: The folder.
-        exclude: Files and folders that do not count as other files.
+        own: Files and folders that do not count as other files.
         follow_links: Whether to follow links that lead out of the folder.
+        exclude: Patterns of names that are left out.
 
     Returns:
-        The images, the number of other files by suffix ("" for none), the most frequent first, and the links that were
-        left out.
+        The images, and a report with everything that was left out.
 
     Raises:
         UsageError: There are no images.
     """
     folder = folder.expanduser()
-    found = list_files(folder, follow_links)
-    images, others, links = found.images, found.others, [_below(path, folder) for path in found.links]
-    excluded = {path.expanduser().absolute() for path in exclude}
-    others = [path for path in others if excluded.isdisjoint((path.absolute(), *path.absolute().parents))]
-    kinds = dict(Counter(name_as_source(path.suffix.lower()) for path in others).most_common())
-    if not images:
-        present = f"; it holds {other_kinds(kinds)}" if kinds else ""
-        present += f". {links_note(links)}" if links else ""
-        raise UsageError(f"{folder} holds no images ({', '.join(sorted(SUFFIXES))}){present}.", code="no-images")
-    sources = [_below(path, folder) for path in images]
-    files = [ImageFile(path, source, _folder_label(source)) for path, source in zip(images, sources, strict=True)]
-    return files, kinds, links
+    found = list_files(folder, follow_links, exclude)
+    kept = {path.expanduser().absolute() for path in own}
+    found.others = [pair for pair in found.others if kept.isdisjoint((pair[0].absolute(), *pair[0].absolute().parents))]
+    report = IndexingReport("", len(found.images), **found.left_out(folder))
+    if not found.images:
+        lines = "".join(f"\n  {line}" for line in report_left_out(report))
+        raise UsageError(f"{folder} holds no images ({', '.join(sorted(SUFFIXES))}).{lines}", code="no-images")
+    sources = [_below(path, folder) for path in found.images]
+    files = [ImageFile(path, source, _folder_label(source)) for path, source in zip(found.images, sources, strict=True)]
+    return files, report
 
 
-def links_note(links: Sequence[str]) -> str:
-    """Return a sentence about links that were left out."""
-    names = _shortened(links, 5)
-    return f"{count(len(links), 'link')} out of the folder left out: {names}; --follow-links follows such"
+def report_left_out(report: IndexingReport) -> Iterator[str]:
+    """Yield a line for each file and folder that was left out; those of one kind together where they are many."""
+    yield from left_out_lines(report.unreadable, report.excluded, report.other_files, report.links_left_out)
+    for source, note in report.notes[:FEW]:
+        yield f"{source}: {note}"
+    if (more := len(report.notes) - FEW) > 0:
+        yield f"{count(more, 'more note')} about images; --json has all"
 
 
 def listed_images(table: Path, rows: LabelFile) -> list[ImageFile]:
@@ -120,8 +127,8 @@ def listed_images(table: Path, rows: LabelFile) -> list[ImageFile]:
     if not rows.rows:
         raise UsageError(f"{table} lists no images.", code="no-images")
     files = []
-    for row in rows.rows:
-        path = _absolute(image_path(table, row.path))
+    paths = image_paths(table, [row.path for row in rows.rows])
+    for path, row in zip(map(_absolute, paths), rows.rows, strict=True):
         source = path.relative_to(root) if path.is_relative_to(root) else path
         described = row.label, row.metadata, _checked_key(table, row.key)
         files.append(ImageFile(path, name_as_source(source.as_posix()), *described))
@@ -140,14 +147,9 @@ def source_root(images: Path) -> Path:
     return as_text(images).parent if is_table(images) else images
 
 
-def other_kinds(kinds: Mapping[str, int]) -> str:
-    """Return a text such as "3 .avif, 2 without a suffix", the most frequent first."""
-    return _shortened([f"{count:,} {kind or 'without a suffix'}" for kind, count in kinds.items()], 5)
-
-
 def _folder_label(source: str) -> str | None:
     """Return the folder part of a source, which is its label; None for a file at the top."""
-    return source.rpartition("/")[0] or None
+    return canonical(source.rpartition("/")[0]) or None
 
 
 def named_images(paths: Sequence[Path], label: str | None, metadata: Mapping[str, Any]) -> list[ImageFile]:
@@ -158,7 +160,7 @@ def named_images(paths: Sequence[Path], label: str | None, metadata: Mapping[str
         if not path.is_file()
     ]
     if wrong:
-        message = f"{len(wrong):,} of {len(paths):,} names are not image files: {_shortened(wrong, 20)}."
+        message = f"{len(wrong):,} of {len(paths):,} names are not image files: {shortened(wrong, 20)}."
         raise UsageError(message, code="not-found")
     return [ImageFile(path, name_as_source(path.as_posix()), label, metadata) for path in paths]
 
@@ -185,7 +187,9 @@ class IndexingReport:
         pruned: How many of these were removed.
         other_folder: Another folder that was indexed into the gallery, so that pruning is refused.
         links_left_out: Sources of links that lead out of the folder.
-        other_files: Number of files of other kinds, by suffix.
+        other_files: Source of every file that is not an image, and how that is known.
+        excluded: Source of every file and folder whose name is excluded, and the pattern.
+        notes: Source of images about which something was assumed, and what.
         unlabelled: Number of images that the file of labels does not name.
         labels_unused: Paths in the file of labels that the folder does not hold.
         metadata: Columns that are kept as metadata.
@@ -210,7 +214,9 @@ class IndexingReport:
     pruned: int = 0
     other_folder: str | None = None
     links_left_out: list[str] = field(default_factory=list)
-    other_files: dict[str, int] = field(default_factory=dict)
+    other_files: list[tuple[str, str]] = field(default_factory=list)
+    excluded: list[tuple[str, str]] = field(default_factory=list)
+    notes: list[tuple[str, str]] = field(default_factory=list)
     unlabelled: int = 0
     labels_unused: list[str] = field(default_factory=list)
     metadata: tuple[str, ...] = ()
@@ -220,12 +226,18 @@ class IndexingReport:
 
 @dataclass(frozen=True)
 class ReadFile:
-    """A file that was read. vector: its embedding, float32 [dim], None if the gallery has the image already."""
+    """A file that was read.
+
+    Attributes:
+        vector: Its embedding, float32 [dim]; None if the gallery has the image already.
+        facts: What is known about the photograph (`ReadImage`).
+    """
 
     file: ImageFile
     content_sha256: str
     vector: np.ndarray | None = None
     thumbnail: Thumbnail | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 class IndexingRun:
@@ -239,6 +251,7 @@ class IndexingRun:
         rows: LabelFile | None = None,
         update: bool = False,
         readd: bool = False,
+        facts: Collection[str] = (),
     ) -> None:
         """Begin a run that counts in `report`.
 
@@ -249,8 +262,9 @@ class IndexingRun:
             rows: The table of labels and metadata, if they are not of folders.
             update: Labels and metadata of the files replace those of items, also by none.
             readd: Items that were removed are added again.
+            facts: What new items get as metadata, of what is known about the photograph.
         """
-        self.gallery, self.report, self._update = gallery, report, update
+        self.gallery, self.report, self._update, self.facts = gallery, report, update, facts
         rows = rows or LabelFile()
         self._labelled, self._keys = rows.labelled, {column.name for column in rows.columns}
         places = gallery.store.places()
@@ -271,6 +285,10 @@ class IndexingRun:
         """Report a file that cannot be read; its items stay unchanged."""
         self.report.unreadable.append((file.source, reason))
         self._items.at_place(file)
+
+    def note(self, file: ImageFile, notes: Iterable[str]) -> None:
+        """Report what was assumed about a file."""
+        self.report.notes += [(file.source, text) for text in notes]
 
     def write(self, files: Sequence[ReadFile]) -> None:
         """Write the items of some files, new ones in one transaction and known ones in another."""
@@ -380,14 +398,15 @@ class IndexingRun:
     def _new_item(self, read: ReadFile, images: Mapping[str, ReadFile]) -> NewItem:
         """Return the item of a file. Raises `ItemNotFoundError` if the gallery has lost its image."""
         image, file = images.get(read.content_sha256, read), read.file
-        vector, thumbnail = image.vector, image.thumbnail
+        vector, thumbnail, facts = image.vector, image.thumbnail, image.facts
         if vector is None or thumbnail is None:
             store = self.gallery.store
             item = store.item_of_content(read.content_sha256)
             if item is None:
                 raise ItemNotFoundError(f"the gallery has no image {read.content_sha256}.")
-            vector, thumbnail = store.embedding(item.id), store.thumbnail(item.id)
-        content, metadata = read.content_sha256, file.metadata
+            vector, thumbnail, facts = store.embedding(item.id), store.thumbnail(item.id), item.metadata
+        content = read.content_sha256
+        metadata = {**{name: facts[name] for name in self.facts if name in facts}, **file.metadata}
         return NewItem(file.source, vector, thumbnail, content, file.label, metadata, key=file.key, folder=file.folder)
 
     def finish(self) -> None:
@@ -405,8 +424,17 @@ class IndexingRun:
         ]
 
     def to_prune(self) -> list[int]:
-        """Return the ids of items that are not among the files, none if no file can be read."""
-        return [place.id for place in self._absent()] if self._first or self.report.stay_out else []
+        """Return the ids of items that are not among the files.
+
+        Items whose file cannot be read now are not among them; if no file can be read, none is.
+        """
+        unreadable = {source for source, _ in self.report.unreadable}  # files, and folders that may hold some
+
+        def is_unread(source: str) -> bool:
+            return not unreadable.isdisjoint((source, *map(str, PurePosixPath(source).parents)))
+
+        absent = self._absent() if self._first or self.report.stay_out else []
+        return [place.id for place in absent if not is_unread(place.source)]
 
 
 Fill = Callable[[IndexingRun, Embedder, Sequence[ImageFile], int, bool], None]
@@ -427,6 +455,8 @@ def index_folder(
     follow_links: bool = False,
     readd: bool = False,
     how: TableFormat = PLAIN,
+    exclude: Sequence[str] = (),
+    location: bool = False,
 ) -> IndexingReport:
     """Add all images of a folder or table to a gallery, which is created if it does not exist.
 
@@ -451,6 +481,8 @@ def index_folder(
         follow_links: Whether to follow links that lead out of the folder. By default these are left out and reported.
         readd: Whether images whose items somebody has removed are added again.
         how: How the cells of the table, or of `labels`, are written.
+        exclude: Patterns of names in a folder that are left out (`zoo.data.listing.list_files`).
+        location: Whether new items get the place that the camera wrote as metadata.
 
     Raises:
         DatasetError: The folder cannot be read.
@@ -458,7 +490,7 @@ def index_folder(
         ModelMismatchError: Another model embedded the gallery.
         GalleryError: No image can be read.
     """
-    files, rows, report = _list_images(images, out, labels, follow_links, how)
+    files, rows, report = _list_images(images, out, labels, follow_links, exclude, how)
     check_at_least("batch_size", batch_size, 1)
     is_new = not is_gallery(out)
     gallery = VectorGallery.create(out, embedder.card, model_ref) if is_new else VectorGallery.open(out)
@@ -472,7 +504,8 @@ def index_folder(
                 code="overwrites-input",
             )
         report.other_folder = str(other) if other else None
-        run = IndexingRun(gallery, report, files, rows, update, readd)
+        facts = (*PHOTO_FACTS, *(PLACE_FACTS if location else ()))
+        run = IndexingRun(gallery, report, files, rows, update, readd, facts)
         (embed or fill)(run, embedder, files, batch_size, progress)
         run.finish()
         remember_folder(gallery, source_root(images))
@@ -483,7 +516,7 @@ def index_folder(
     if report.items == 0 and not report.stay_out:
         if is_new:
             delete_gallery(out)
-        raise GalleryError(none_readable_message(len(files), ": ".join(report.unreadable[0])), code="no-images")
+        raise GalleryError(none_readable_message(len(files), ": ".join(report.unreadable[-1])), code="no-images")
     return report
 
 
@@ -520,7 +553,7 @@ def put_file(gallery: VectorGallery, embedder: Embedder, file: ImageFile, key: s
     gallery.check_model(embedder.card, reference(embedder.folder))
     (file,) = _placed_below([replace(file, key=check_key(key))], indexed_folders(gallery))
     data, content = _read_file(file)
-    pixels, thumbnail = decode_image(data, embedder.preprocessing)
+    pixels, thumbnail, *_ = decode_image(data, embedder.preprocessing)
     vector, described = embedder.embed_pixels(pixels[None])[0], (file.label, file.metadata)
     new = NewItem(file.source, vector, thumbnail, content, *described, key=key, folder=file.folder)
     (result,) = gallery.put([new])
@@ -540,6 +573,7 @@ def fill(run: IndexingRun, embedder: Embedder, files: Sequence[ImageFile], batch
                 run.leave_out(file, str(image))
             else:
                 batch.append(image)
+                run.note(file, image.notes)
                 new.update([] if run.has(image.content_sha256) else [image.content_sha256])
             if len(new) == batch_size or len(batch) == KNOWN_AT_ONCE:
                 run.write(_embedded(run, embedder, batch))
@@ -557,6 +591,8 @@ class _DecodedFile:
     content_sha256: str
     pixels: np.ndarray | None = None
     thumbnail: Thumbnail | None = None
+    notes: tuple[str, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 def _decode(run: IndexingRun, embedder: Embedder, file: ImageFile) -> _DecodedFile:
@@ -582,9 +618,13 @@ def _embedded(run: IndexingRun, embedder: Embedder, batch: Sequence[_DecodedFile
         if run.has(content) or content in new or (image := _with_pixels(run, embedder, image)).pixels is not None:
             files.append(image)
             new |= {} if run.has(content) else {content: new.get(content, image)}
-    vectors = embedder.embed_pixels(np.stack([image.pixels for image in new.values()])) if new else ()
+    vectors = (
+        embedder.embed_pixels(np.stack([image.pixels for image in new.values() if image.pixels is not None]))
+        if new
+        else ()
+    )
     embedded = {
-        content: ReadFile(image.file, content, vector, image.thumbnail)
+        content: ReadFile(image.file, content, vector, image.thumbnail, image.facts)
         for (content, image), vector in zip(new.items(), vectors, strict=True)
     }
     return [
@@ -629,18 +669,13 @@ def _below(path: Path, folder: Path) -> str:
     return name_as_source(path.relative_to(folder).as_posix())
 
 
-def _shortened(texts: Sequence[str], limit: int) -> str:
-    """Return the first texts, separated by commas, and the number of the others."""
-    return ", ".join([*texts[:limit], *([f"and {len(texts) - limit:,} more"] if len(texts) > limit else [])])
-
-
 def _absolute(path: Path) -> Path:
     """Return a path without dots; symbolic links stay, because the user knows those names."""
     return Path(os.path.abspath(path))  # noqa: PTH100
 
 
 def _list_images(
-    images: Path, out: str | Path, labels: Path | None, follow_links: bool, how: TableFormat
+    images: Path, out: str | Path, labels: Path | None, follow_links: bool, exclude: Sequence[str], how: TableFormat
 ) -> tuple[list[ImageFile], LabelFile, IndexingReport]:
     """Return the image files, those with a row of a table first, the table's rows, and a report so far."""
     if is_table(images):
@@ -654,8 +689,8 @@ def _list_images(
         files, links = _without_links(listed_images(table, rows), table.parent, follow_links)
         report = IndexingReport(str(out), len(files), links_left_out=links)
     else:
-        files, others, links = find_images(images, [Path(out), *([labels] if labels else [])], follow_links)
-        report = IndexingReport(str(out), len(files), other_files=others, links_left_out=links)
+        files, report = find_images(images, [Path(out), *([labels] if labels else [])], follow_links, exclude)
+        report.gallery = str(out)
         rows = LabelFile()
         if labels is not None:
             rows = read_label_file(labels, {file.source for file in files}, images, how)

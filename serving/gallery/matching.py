@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from serving.gallery.types import ItemPlace, folder_path
+from zoo.data.names import unescaped
 
 
 @dataclass(frozen=True)
@@ -110,9 +111,13 @@ class Matcher:
 
     def _is_gone(self, place: ItemPlace) -> bool:
         """Return whether an item's file is no longer at its place, or never was anywhere."""
-        return place.path is None or (place.path not in self._paths and not os.path.lexists(place.path))
+        return place.path is None or (place.path not in self._paths and not _exists(place.path))
 
     def _has_folder(self, folder: str) -> bool:
         if folder not in self._folders:
             self._folders[folder] = bool(folder) and os.path.isdir(folder_path(folder))  # noqa: PTH112
         return self._folders[folder]
+
+
+def _exists(path: str) -> bool:
+    return any(map(os.path.lexists, {path, unescaped(path)}))

@@ -7,13 +7,15 @@ import json
 import stat
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import Self
 
 from serving.gallery.gallery import VectorGallery
 from serving.gallery.types import Item, parse_stored
-from zoo.data.folder import leads_out
 from zoo.data.images import DEFAULT_LIMITS
+from zoo.data.listing import leads_out
+from zoo.data.names import escaped, unescaped
 from zoo.errors import ImageError, ImageTooLargeError
 
 FOLDERS, PLACES = "folders", "places"
@@ -57,7 +59,7 @@ def remember_files(gallery: VectorGallery, paths: Iterable[Path]) -> None:
 def _remember(gallery: VectorGallery, key: str, folders: Sequence[Path]) -> None:
     known = _folders(gallery, key)
     if new := [folder for folder in folders if folder not in known]:
-        gallery.store.set_state(key, json.dumps([str(path) for path in (*known, *new)]))
+        gallery.store.set_state(key, json.dumps([escaped(str(path)) for path in (*known, *new)]))
 
 
 def copy_folders(source: VectorGallery, target: VectorGallery) -> None:
@@ -73,7 +75,13 @@ def indexed_folders(gallery: VectorGallery) -> list[Path]:
 
 def _folders(gallery: VectorGallery, key: str) -> list[Path]:
     text = gallery.store.state(key) or "[]"
-    return parse_stored(text, key, gallery.address, lambda paths: [Path(path) for path in paths])
+    return parse_stored(text, key, gallery.address, lambda paths: [_folder(path) for path in paths])
+
+
+def _folder(text: str) -> Path:
+    """Return a folder that was noted. Its name may be bytes that are not UTF-8."""
+    folder = Path(text)
+    return folder if folder.exists() else Path(unescaped(text))
 
 
 class Originals:
@@ -93,9 +101,10 @@ class Originals:
 
     def find(self, item: Item, source: str | None = None) -> tuple[Path, bytes] | None:
         """Return path and bytes of the file with an item's content, at `source` (default: the item's); None without."""
-        for folder in self.folders:
+        text = item.source if source is None else source
+        for folder, name in product(self.folders, dict.fromkeys((text, unescaped(text)))):
             with suppress(ImageError, OSError, RuntimeError, ValueError):  # loops of links, names that no file has
-                path = folder / (item.source if source is None else source)
+                path = folder / name
                 if all(leads_out(path, inside) for inside in self.folders):
                     continue
                 data, content = read_image(path)

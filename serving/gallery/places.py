@@ -122,7 +122,8 @@ def update_item(db: sqlite3.Connection, update: ItemUpdate, image: NewRow | None
 
 def change_key(db: sqlite3.Connection, item_id: int, key: str | None) -> None:
     """Give an item a key, or take it away. Raises `ItemConflictError` if the key is another item's."""
-    owner = None if key is None else find_item(db, "key = ?", check_key(key))
+    key = None if key is None else check_key(key)
+    owner = None if key is None else find_item(db, "key = ?", key)
     if owner is not None and key is not None and owner.id != item_id:
         raise key_taken(key, owner.id)
     db.execute("UPDATE items SET key = ? WHERE id = ?", (key, item_id))

@@ -56,6 +56,7 @@ from serving.gallery.types import (
     read_model,
     thumbnail_hash,
 )
+from zoo.data.names import canonical
 from zoo.errors import GalleryError, ItemConflictError, ZooError
 from zoo.files import locked
 from zoo.models.card import Card
@@ -203,7 +204,8 @@ class Store:
             UsageError: If it cannot be a key.
         """
         if isinstance(key, str):
-            check_key(key)
+            key = check_key(key)
+        label = canonical(label) if isinstance(label, str) else label
         with self._numbered_change() as change:
             if callable(metadata):
                 metadata = metadata(self.item(item_id).metadata)
@@ -317,7 +319,7 @@ class Store:
 
     def item_of_key(self, key: str) -> Item:
         """Return the item with this key, or raise `ItemNotFoundError`."""
-        rows = self._query(f"SELECT {ITEM_COLUMNS} FROM items WHERE key = ?", key)
+        rows = self._query(f"SELECT {ITEM_COLUMNS} FROM items WHERE key = ?", canonical(key))
         if not rows:
             raise no_item(key)
         return item_from_row(rows[0])

@@ -15,7 +15,7 @@ from enum import Enum
 from functools import cache, cached_property
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Final, Literal, Self, TypeVar
+from typing import Any, Final, Literal, NamedTuple, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
@@ -24,6 +24,7 @@ from PIL import Image
 from zoo.console import CONTROL, count
 from zoo.data.dataset import DataIdentity, identify_rows
 from zoo.data.images import DEFAULT_LIMITS, Limits, open_file, open_image
+from zoo.data.names import canonical, escaped
 from zoo.data.perceptual_hash import perceptual_hash
 from zoo.data.preprocessing import Preprocessing, to_pixels
 from zoo.errors import CardError, GalleryError, ImageError, ItemConflictError, ItemNotFoundError, UsageError
@@ -153,6 +154,9 @@ class NewItem:
     key: str | None = None
     folder: str | None = None
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", self.key and canonical(self.key))
+
 
 @dataclass(frozen=True)
 class Item:
@@ -177,7 +181,7 @@ class Item:
 
     def differs(self, label: str | None, metadata: Mapping[str, Any]) -> bool:
         """Return whether a label or metadata other than the item's are given; None and {} count as not given."""
-        return label not in (None, self.label) or (bool(metadata) and not equal_metadata(metadata, self.metadata))
+        return label not in (None, self.label) or not equal_metadata({**self.metadata, **metadata}, self.metadata)
 
 
 _TEXT_OR_NONE = (str, type(None))
@@ -201,6 +205,10 @@ class ItemUpdate:
     folder: str | Unchanged | None = UNCHANGED
     key: str | Unchanged | None = UNCHANGED
     image: NewItem | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "label", self.label and canonical(self.label))
+        object.__setattr__(self, "key", canonical(self.key) if isinstance(self.key, str) else self.key)
 
 
 @dataclass(frozen=True)
@@ -420,11 +428,12 @@ def folder_path(uri: str) -> str:
 
 
 def check_key(key: str) -> str:
-    """Return a key: 1 to `MAX_KEY` characters of Unicode without control characters.
+    """Return a key in Unicode's form C: 1 to `MAX_KEY` characters without control characters.
 
     Raises:
         UsageError: If it is not one (code "invalid-item").
     """
+    key = canonical(key)
     if not 0 < len(key) <= MAX_KEY:
         raise UsageError(f"a key has 1 to {MAX_KEY} characters, not {len(key):,}.", code="invalid-item")
     # Cs: halves of surrogate pairs, which UTF-8 cannot hold.
@@ -447,8 +456,8 @@ def check_source(source: str) -> str:
 
 
 def name_as_source(name: str) -> str:
-    """Return the name of a file as a source; control characters, and bytes that are not UTF-8, become U+FFFD."""
-    return CONTROL.sub("\ufffd", name)[:MAX_SOURCE]
+    """Return the name of a file as a source (`zoo.data.names.escaped`); `Originals` finds the file by it."""
+    return escaped(name)[:MAX_SOURCE]
 
 
 def vector_sha256(key: str, embedding: np.ndarray) -> str:
@@ -501,18 +510,36 @@ def key_taken(key: str, owner: int) -> ItemConflictError:
     return ItemConflictError(f"the key {key!r} belongs to item {owner}, which is another image.")
 
 
-def decode_image(data: bytes, how: Preprocessing, limits: Limits = DEFAULT_LIMITS) -> tuple[np.ndarray, Thumbnail]:
-    """Return the pixels that a model takes, uint8 [crop, crop, channels], and the thumbnail.
+class ReadImage(NamedTuple):
+    """An image as a gallery takes it.
+
+    Attributes:
+        pixels: What the model takes, uint8 [crop, crop, channels].
+        thumbnail: The thumbnail.
+        notes: What was assumed about the file.
+        facts: What the camera wrote: taken, camera, latitude and longitude, where they are known; and width and height.
+    """
+
+    pixels: np.ndarray
+    thumbnail: Thumbnail
+    notes: tuple[str, ...]
+    facts: Mapping[str, Any]
+
+
+def decode_image(data: bytes, how: Preprocessing, limits: Limits = DEFAULT_LIMITS) -> ReadImage:
+    """Return what a gallery takes of an image file.
 
     Raises:
         ImageError: If the bytes are not an image within the limits.
     """
-    image, size = open_file(data, limits, draft=how.resize)
+    image, size, notes, facts = open_file(data, limits, draft=how.resize)
     pixels, needed = to_pixels(image, how, limits), thumbnail_decode_side(size)
     # A JPEG is decoded at a smaller size, perhaps a smaller one than a sharp thumbnail needs.
     enough = image.size == size or min(image.size) >= needed
     thumbnail = make_thumbnail(image if enough else open_image(data, limits, draft=needed))
-    return pixels, replace(thumbnail, size=size)
+    if facts:
+        facts = {**facts, "width": size[0], "height": size[1]}
+    return ReadImage(pixels, replace(thumbnail, size=size), notes, facts)
 
 
 def thumbnail_decode_side(size: tuple[int, int]) -> int:
@@ -560,7 +587,8 @@ def equal_blocks(first: Block, second: Block) -> bool:
 
 def equal_metadata(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
     """Return whether metadata are equal to a filter, which, unlike Python, tells 1 from true."""
-    return json.dumps(dict(first), sort_keys=True) == json.dumps(dict(second), sort_keys=True)
+    one, other = (canonical(json.dumps(dict(part), sort_keys=True, ensure_ascii=False)) for part in (first, second))
+    return one == other
 
 
 def vector_to_blob(vector: np.ndarray, dim: int, source: str) -> bytes:
@@ -614,7 +642,7 @@ def item_row(item: NewItem | Item) -> tuple[Any, ...]:
     except (AttributeError, TypeError, ValueError, UsageError) as error:
         message = f"the values of {str(item.source)[:100]!r} cannot be stored: {str(error).rstrip('.')}."
         raise GalleryError(message, code="invalid-item") from None
-    return item.source, item.label, metadata, item.added_at or utc_now()
+    return item.source, item.label and canonical(item.label), metadata, item.added_at or utc_now()
 
 
 def item_from_row(row: Sequence[Any]) -> Item:
@@ -647,7 +675,7 @@ def check_types(item: Item) -> Item:
 
 
 def metadata_json(metadata: Mapping[str, Any]) -> str:
-    """Return metadata as JSON.
+    """Return metadata as JSON in Unicode's form C.
 
     Raises:
         ValueError, TypeError: For values that JSON does not have, or that SQLite could not read.
@@ -655,7 +683,7 @@ def metadata_json(metadata: Mapping[str, Any]) -> str:
     if not isinstance(metadata, Mapping):
         raise TypeError("metadata are an object")
     _check_values(dict(metadata), MAX_DEPTH)
-    return json.dumps(dict(metadata), ensure_ascii=False, allow_nan=False)
+    return canonical(json.dumps(dict(metadata), ensure_ascii=False, allow_nan=False))
 
 
 def _check_values(value: object, depth: int) -> None:

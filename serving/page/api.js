@@ -126,9 +126,9 @@ function quoted(key) {
   return /^[\w.~-]+$/.test(key) ? key : `"${key.replace(/[^\w.~-]/g, octal)}"`;
 }
 
-// Limits: bytes per image, images and bytes per request, results per search.
+// Limits: bytes and pixels per image, images and bytes per request, results per search.
 
-const UNKNOWN = { max_bytes: Infinity, max_images: Infinity, max_body: Infinity, max_k: Infinity };
+const UNKNOWN = { max_bytes: Infinity, max_pixels: Infinity, max_images: Infinity, max_body: Infinity, max_k: Infinity };
 let limits = null; // null until the service reported them
 
 /** Return the limits, or infinite ones if they are unknown yet. */

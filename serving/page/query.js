@@ -60,10 +60,15 @@ function describe(name, note, title = "") {
 
 let depth = 0; // number of nested elements under a dragged file
 
-function take(file) {
-  if (!file) return;
-  const name = file.name || "The image";
-  if (file.size === 0) return complain(`${name} is empty. Choose another image.`);
+let taken = null; // the last file that was chosen, while it is made smaller
+
+async function take(chosen) {
+  if (!chosen) return;
+  taken = chosen;
+  const name = chosen.name || "The image";
+  if (chosen.size === 0) return complain(`${name} is empty. Choose another image.`);
+  const file = await shrunk(chosen);
+  if (taken !== chosen) return;
   const most = known().max_bytes;
   if (file.size > most) {
     return complain(`${name} has ${bytes(file.size)}; at most ${bytes(most)} are accepted. Choose a smaller image.`);
@@ -71,6 +76,31 @@ function take(file) {
   const next = { file, url: URL.createObjectURL(file), crop: null };
   files.set(next.url, next);
   go(next);
+}
+
+const LARGE = 8 * 2 ** 20; // bytes of a file above which a smaller picture is sent
+const SHORT = 1280; // pixels of its short side
+const USUAL = 200_000_000; // a service that accepts this many pixels says itself which image has more
+
+/** Return a smaller picture of a large image, or the file itself if it is small or if the browser cannot read it. */
+async function shrunk(file) {
+  const { max_bytes, max_pixels } = known();
+  const small = file.size <= Math.min(LARGE, max_bytes);
+  if (small && max_pixels >= USUAL) return file;
+  const picture = await createImageBitmap(file).catch(() => null);
+  if (!picture) return file;
+  const { width, height } = picture;
+  if (small && width * height <= max_pixels) return file;
+  const scale = Math.min(1, SHORT / Math.min(width, height), Math.sqrt(max_pixels / (width * height)));
+  const canvas = Object.assign(element("canvas"), { width: Math.max(1, Math.floor(scale * width)), height: Math.max(1, Math.floor(scale * height)) });
+  const context = canvas.getContext("2d");
+  context.fillStyle = "white"; // as the service shows what is transparent
+  context.fillRect(0, 0, canvas.width, canvas.height);
+  context.imageSmoothingQuality = "high";
+  context.drawImage(picture, 0, 0, canvas.width, canvas.height);
+  picture.close();
+  const smaller = await new Promise((done) => canvas.toBlob(done, "image/jpeg", 0.95));
+  return smaller ? new File([smaller], file.name, { type: smaller.type }) : file;
 }
 
 function firstFile(transfer) {

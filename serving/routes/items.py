@@ -270,7 +270,7 @@ def _duplicate(item: Item, copy: Copy, measures: Mapping[int, Measures], collect
 def new_item(searcher: Searcher, image: UploadedImage, described: ItemDescription, key: str | None = None) -> NewItem:
     """Return the item of an image, which is decoded and embedded. Raises `ImageError`."""
     with stage("decode"):
-        pixels, thumbnail = decode_image(image.data, searcher.embedder.preprocessing, searcher.limits)
+        pixels, thumbnail, *_ = decode_image(image.data, searcher.embedder.preprocessing, searcher.limits)
     with stage("embed"):
         embedding = searcher.embedder.embed_pixels(pixels[None])[0].astype(np.float32)
     digest = hashlib.sha256(image.data).hexdigest()

@@ -79,7 +79,7 @@ def test_every_runtime_squeezes_alike(tmp_path: Path) -> None:
     assert float(row @ torch_row) == pytest.approx(1, abs=1e-3)
     file = io.BytesIO()
     Image.fromarray(image).save(file, "PNG")
-    pixels, _ = decode_image(file.getvalue(), read_card(folder).preprocessing)
+    pixels, *_ = decode_image(file.getvalue(), read_card(folder).preprocessing)
     assert np.array_equal(pixels, to_pixels(image, squeezed.preprocessing))
     side = squeezed.preprocessing.resize
     assert np.array_equal(

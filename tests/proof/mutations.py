@@ -1,4 +1,4 @@
-"""Kinds of damage to an image file, as Hypothesis strategies over real files of six formats."""
+"""Kinds of damage to an image file, as Hypothesis strategies over real files of eight formats."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from functools import cache
 from io import BytesIO
 
 import numpy as np
+import pillow_heif
 from hypothesis import strategies as st
 from PIL import Image
 
 from tests.serving import toys
 
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP")
+pillow_heif.register_heif_opener()
+
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP", "AVIF", "HEIF")
 EXTREMES = (0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 0x10000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFE, 0xFFFFFFFF)
 HEADER = 64
 """Size of the header: magic number, sizes and first lengths."""
@@ -49,6 +52,8 @@ def seeds() -> dict[str, tuple[bytes, ...]]:
             (rgb, frames),
         ],
         "BMP": [(rgb, {}), (palette, {}), (bits, {})],
+        "AVIF": [(rgb, {}), (alpha, {"exif": exif})],
+        "HEIF": [(rgb, {"exif": exif.tobytes()}), (alpha, {})],
     }
     return {kind: tuple(_saved(image, kind, options) for image, options in some) for kind, some in ways.items()}
 

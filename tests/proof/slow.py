@@ -17,8 +17,9 @@ from typing import Any
 from PIL import Image, TiffImagePlugin, features
 
 from tests.proof.bombs import chunk, jpeg, segment
+from tests.zoo.data.raw_file import dng
 
-PIXELS = 80_000_000
+PIXELS = 210_000_000
 """The most pixels that are accepted (`zoo.data.images.Limits`)."""
 
 HEVC = bytes.fromhex(
@@ -36,7 +37,8 @@ def slow_files(pixels: int = PIXELS) -> dict[str, bytes]:
         pixels: The limit that no file exceeds, and that most come near to.
 
     Returns:
-        The bytes of each file, at most 2 MB. AVIF is written only where Pillow can write it. HEIC needs no library.
+        The bytes of each file, at most 2 MB. AVIF is written only where Pillow can write it. HEIC and raw files need no
+        library.
     """
     return {
         **_tiffs(pixels),
@@ -48,7 +50,8 @@ def slow_files(pixels: int = PIXELS) -> dict[str, bytes]:
         **_bmps(pixels),
         **_portable_maps(pixels),
         **_avifs(pixels),
-        "HEIC of a grid": _grid(b"hvc1", b"hvcC", HEVC, HEVC_TILE, math.isqrt(pixels) // 64),
+        **_heics(pixels),
+        **_raws(pixels),
     }
 
 
@@ -648,6 +651,41 @@ def _grid(kind: bytes, configuration: bytes, settings: bytes, tile: bytes, cells
         )
 
     return start + meta(len(start) + len(meta(0)) + 8) + _box(b"mdat", whole, tile)
+
+
+def _heics(pixels: int) -> dict[str, bytes]:
+    """Return HEICs of many tiles and boxes, and of pictures that are not as large as they say."""
+    grid = _grid(b"hvc1", b"hvcC", HEVC, HEVC_TILE, math.isqrt(pixels) // 64)
+    few = _grid(b"hvc1", b"hvcC", HEVC, HEVC_TILE, min(64, math.isqrt(pixels) // 64))
+    single = _grid(b"hvc1", b"hvcC", HEVC, HEVC_TILE, 1)
+    nested = b""
+    for _ in range(30_000):
+        nested = _box(b"meta", nested, version=0) if len(nested) < 400_000 else nested
+    start = single[: struct.unpack_from(">I", single)[0]]
+    tile = single.index(struct.pack(">II", 64, 64))
+    files = {
+        "a grid": grid,
+        "a grid of 4,096 tiles": few,
+        "a picture larger than its tile": single.replace(struct.pack(">II", 64, 64), struct.pack(">II", 9000, 9000)),
+        "a picture smaller than its tile": single[:tile] + struct.pack(">II", 1, 1) + single[tile + 8 :],
+        "boxes in boxes": start + nested,
+        "boxes": start + _box(b"free") * 200_000,
+        "EXIF in no place": single + _box(b"Exif", bytes(1_000_000)),
+    }
+    return {f"HEIC of {name}": file for name, file in files.items()}
+
+
+def _raws(pixels: int) -> dict[str, bytes]:
+    """Return raw files whose previews are slow, or that describe more than they have."""
+    side = math.isqrt(pixels)
+    files = {
+        "a preview of scans": dng(jpeg(b"", scans=90, side=min(side, 8000)), (64, 64)),
+        "a preview of other size": dng(jpeg(b"", scans=1, side=64), (30_000, 2)),
+        "nothing but a beginning": b"FUJIFILMCCD-RAW " + bytes(1_000_000),
+        "directories in a circle": b"IIRO" + struct.pack("<IH", 8, 60_000) + b"\xff" * 1_000_000,
+        "CR3 boxes": _box(b"ftyp", b"crx ", bytes(4), b"crx isom") + _box(b"moov", _box(b"free") * 100_000),
+    }
+    return {f"RAW of {name}": file for name, file in files.items()}
 
 
 def _avifs(pixels: int) -> dict[str, bytes]:

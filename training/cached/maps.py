@@ -217,7 +217,10 @@ class CachedMaps:
 
 def _check_memory(shape: tuple[int, ...]) -> None:
     needed = 2 * int(np.prod(shape))
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError):  # Windows has no sysconf, and macOS not this number
+        return
     if needed > free:
         raise RecipeError(
             f"{shape[0] - 1} cached views of {shape[1]} images take {needed / GIB:.1f} GiB, and {free / GIB:.1f} GiB "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +16,7 @@ from typer import Argument, Option
 
 from zoo.cli.options import (
     BatchSize,
+    Exclude,
     FollowLinks,
     Json,
     Precision,
@@ -89,6 +90,7 @@ def duplicates(
         ),
     ] = None,
     yes: Yes = False,
+    exclude: Exclude = None,
     follow_links: FollowLinks = False,
     runtime: Runtime = "auto",
     precision: Precision = "fp32",
@@ -103,7 +105,7 @@ def duplicates(
     from serving.duplicates.report import report_duplicates
     from serving.gallery import VectorGallery
     from serving.gallery.gallery import is_gallery
-    from serving.gallery.indexing import links_note, source_root
+    from serving.gallery.indexing import report_left_out, source_root
     from serving.gallery.originals import indexed_folders
 
     files = out or []
@@ -116,13 +118,15 @@ def duplicates(
         )
     if yes and move_to is None:
         raise UsageError("--yes is for --move-to.", code="option-without-effect")
-    if follow_links and not is_folder:
-        raise UsageError("--follow-links is for a folder, not for a gallery.", code="option-without-effect")
+    if (follow_links or exclude) and not is_folder:
+        raise UsageError(
+            "--follow-links and --exclude are for a folder, not for a gallery.", code="option-without-effect"
+        )
     roots = [source_root(Path(images))] if is_folder else []
     if move_to is not None:
         check_target(move_to, [root for root in roots if root.is_dir()])
     with ExitStack() as stack:
-        how = model, runtime, precision, batch_size, follow_links
+        how = model, runtime, precision, batch_size, follow_links, exclude or ()
         place = _gallery_of(images, gallery, is_folder, how)
         address, indexed = stack.enter_context(place)
         opened = stack.enter_context(VectorGallery.open(address))
@@ -135,13 +139,13 @@ def duplicates(
         for path in files:
             _write_report(path, report, table)
         moved = None if move_to is None else move_copies(report, opened, roots, move_to)
-    unreadable, links = (indexed.unreadable, indexed.links_left_out) if indexed else ([], [])
     if as_json:
-        rest = {"unreadable": unreadable, "links_left_out": links, "moved": moved and asdict(moved)}
-        print_json({**report.to_json(), **rest})
+        names = ("unreadable", "excluded", "other_files", "links_left_out")
+        left_out = {name: getattr(indexed, name) if indexed else [] for name in names}
+        print_json({**report.to_json(), **left_out, "moved": moved and asdict(moved)})
     else:
-        show(*([links_note(links)] if links else []), *_lines(report, unreadable, moved, bool(files)))
-    return strict_status(strict, unreadable)
+        show(*(report_left_out(indexed) if indexed else ()), *_lines(report, moved, bool(files)))
+    return strict_status(strict, indexed and indexed.unreadable)
 
 
 def _check_suffixes(files: list[Path]) -> None:
@@ -167,7 +171,7 @@ def _confirm_roots(gallery: str, folders: list[Path], yes: bool) -> None:
 
 @contextmanager
 def _gallery_of(
-    images: str, gallery: str | None, is_folder: bool, how: tuple[str | None, str, str, int, bool]
+    images: str, gallery: str | None, is_folder: bool, how: tuple[str | None, str, str, int, bool, Sequence[str]]
 ) -> Iterator[tuple[str, IndexingReport | None]]:
     """Give the gallery that is searched, and the report of indexing a folder into it."""
     if not is_folder:
@@ -181,7 +185,14 @@ def _gallery_of(
 
 
 def _index(
-    images: str, gallery: str, model: str | None, runtime: str, precision: str, batch_size: int, follow_links: bool
+    images: str,
+    gallery: str,
+    model: str | None,
+    runtime: str,
+    precision: str,
+    batch_size: int,
+    follow_links: bool,
+    exclude: Sequence[str],
 ) -> IndexingReport:
     from serving.galleries import index
     from serving.gallery.gallery import is_gallery, model_at
@@ -195,6 +206,7 @@ def _index(
         precision=precision,
         batch_size=batch_size,
         follow_links=follow_links,
+        exclude=exclude,
         progress=True,
     ) as filled:
         return filled.report
@@ -213,11 +225,7 @@ def _write_report(path: Path, report: DuplicateReport, table: PictureTable) -> N
     note(f"{path} written")
 
 
-def _lines(
-    report: DuplicateReport, unreadable: list[tuple[str, str]], moved: MovedCopies | None, written: bool
-) -> Iterator[str]:
-    for source, reason in unreadable:
-        yield f"left out {source}: {reason}"
+def _lines(report: DuplicateReport, moved: MovedCopies | None, written: bool) -> Iterator[str]:
     for members in report.groups[:NAMED]:
         for copy in members:
             size = f"{copy.width} x {copy.height}" if copy.width else "size unknown"

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer import Argument, Option
@@ -17,6 +17,7 @@ from zoo.cli.options import (
     Data,
     Dataset,
     Device,
+    Exclude,
     FollowLinks,
     Json,
     Latex,
@@ -252,11 +253,13 @@ def embed(
     precision: Precision = "fp32",
     device: Device = None,
     batch_size: BatchSize = 64,
+    exclude: Exclude = None,
     follow_links: FollowLinks = False,
     strict: Strict = False,
     as_json: Json = False,
 ) -> int:
     """write the embeddings of a folder or table of images to a file"""
+    from zoo.data.names import escaped
     from zoo.errors import ImageError, UsageError, none_readable_message
     from zoo.evaluation.embeddings import check_outputs_free, output_files, write_embeddings
     from zoo.models.load import load
@@ -270,7 +273,7 @@ def embed(
         )
     if not overwrite:
         check_outputs_free(out)
-    paths, facts, links = _image_list(images, follow_links)
+    paths, facts, left_out = _image_list(images, follow_links, exclude or ())
     started = time.monotonic()
     embedder = load(model, runtime, precision, device, images=len(paths))
     rows, unreadable = embedder.embed_readable(paths, batch_size, progress=True)
@@ -289,47 +292,60 @@ def embed(
         "dim": embedder.dim,
         "runtime": embedder.runtime,
         "seconds": time.monotonic() - started,
-        "unreadable": [[str(paths[index]), str(error)] for index, error in unreadable.items()],
-        "links_left_out": links,
+        **left_out,
+        "unreadable": [
+            *left_out["unreadable"],
+            *([escaped(str(paths[index])), str(error)] for index, error in unreadable.items()),
+        ],
     }
     model_file = f"; their model: {record[0]}" if record else ""
     size = f"{count(len(rows), 'image')}, {count(embedder.dim, 'dimension')}"
     line = f"{size}: {out}; their names and labels: {table}{model_file}"
     print_outcome(as_json, outcome, line)
-    return strict_status(strict, unreadable)
+    return strict_status(strict, outcome["unreadable"])
 
 
-def _image_list(images: Path, follow_links: bool) -> tuple[list[Path], list[dict[str, str]], list[str]]:
-    """Return the images, what the table of rows says of each, and the links out of the folder, which are left out."""
+def _image_list(
+    images: Path, follow_links: bool, exclude: Sequence[str]
+) -> tuple[list[Path], list[dict[str, str]], dict[str, Any]]:
+    """Return the images, what the table of rows says of each, and what was left out of a folder."""
     from zoo.data import table
-    from zoo.data.folder import list_files
+    from zoo.data.listing import FolderFiles, left_out_lines, list_files
     from zoo.errors import UsageError
 
     if table.is_table(images):
         rows = table.read_image_rows(images)
-        return [table.image_path(images, row[table.IMAGE]) for row in rows], [_row_facts(row) for row in rows], []
+        names = [row[table.IMAGE] for row in rows]
+        return (
+            table.image_paths(table.as_text(images), names),
+            [_row_facts(row) for row in rows],
+            FolderFiles().left_out(images),
+        )
     if images.is_file():
-        return [images], [_path_facts(Path(images.name))], []
-    files = list_files(images, follow_links)
-    if files.links:
-        note(f"{count(len(files.links), 'link')} out of {images} left out; --follow-links follows them.")
+        return [images], [_path_facts(Path(images.name))], FolderFiles().left_out(images)
+    files = list_files(images, follow_links, exclude)
+    left_out = files.left_out(images)
+    for line in left_out_lines(**left_out):
+        note(line)
     if not files.images:
         raise UsageError(f"{images} holds no images.", code="no-images")
-    links = [path.relative_to(images).as_posix() for path in files.links]
-    return files.images, [_path_facts(path.relative_to(images)) for path in files.images], links
+    return files.images, [_path_facts(path.relative_to(images)) for path in files.images], left_out
 
 
 def _row_facts(row: Mapping[str, str]) -> dict[str, str]:
+    from zoo.data.names import escaped
     from zoo.data.table import IMAGE, PATH
 
-    return {PATH: row[IMAGE], **{name: cell for name, cell in row.items() if name != IMAGE}}
+    return {PATH: escaped(row[IMAGE]), **{name: cell for name, cell in row.items() if name != IMAGE}}
 
 
 def _path_facts(path: Path) -> dict[str, str]:
     """Return the path and the label: the image's folder, if it has one."""
+    from zoo.data.names import canonical, escaped
     from zoo.data.table import LABEL, PATH
 
-    return {PATH: path.as_posix(), LABEL: "" if path.parent == Path() else path.parent.as_posix()}
+    label = "" if path.parent == Path() else path.parent.as_posix()
+    return {PATH: escaped(path.as_posix()), LABEL: canonical(escaped(label))}
 
 
 def _is_same_file(first: Path, second: Path) -> bool:

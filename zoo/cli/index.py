@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -18,6 +20,7 @@ from zoo.cli.options import (
     CLUSTER,
     BatchSize,
     Dim,
+    Exclude,
     FollowLinks,
     Json,
     Labels,
@@ -35,16 +38,19 @@ from zoo.cli.options import (
     strict_status,
 )
 from zoo.console import count, note, print_json, print_table, show
-from zoo.errors import GalleryError, ServiceError, UsageError, check_at_least
+from zoo.errors import GalleryError, ServiceError, UsageError, ZooError, check_at_least
 from zoo.render import Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from serving.galleries import Gallery
     from serving.gallery import VectorGallery
     from serving.gallery.indexing import Fill, IndexingReport
     from serving.gallery.types import Hit
     from zoo.data.columns import Column
+    from zoo.models.load import Embedder
+    from zoo.models.registry import ModelLike
 
 
 app = typer.Typer()
@@ -62,6 +68,7 @@ NAMED = 5
   zoo index photos pictures/ --out gallery/ --on ray --ray-workers 8          eight processes here
   zoo index photos pictures/ --out gallery/ --on ray --ray-address auto       those of this cluster
   zoo index photos pictures/ --out gallery/ --prune --yes --strict            every night, from cron
+  zoo index photos pictures/ --out gallery/ --exclude '*_edited' --watch      as soon as pictures are added
   zoo index photos --vectors rows.npy --table rows.csv --out keyed/           embeddings from zoo embed, by key
   zoo index photos pictures/ --out gallery/ --labels shop.csv --delimiter ";" --column sku=text
 
@@ -164,6 +171,22 @@ def index(
             rich_help_panel=CLUSTER,
         ),
     ] = None,
+    location: Annotated[
+        bool,
+        Option(
+            "--location",
+            help="store where a photograph was taken as metadata (latitude, longitude), as its date, camera and size "
+            "always are (taken, camera, width, height)",
+            rich_help_panel=ADVANCED,
+        ),
+    ] = False,
+    watch: Annotated[
+        bool,
+        Option(
+            "--watch", help="go on, and index again whenever files have changed, until Ctrl-C", rich_help_panel=ADVANCED
+        ),
+    ] = False,
+    exclude: Exclude = None,
     follow_links: FollowLinks = False,
     readd: Annotated[
         bool, Option("--readd", help="add images again whose items somebody has removed", rich_help_panel=ADVANCED)
@@ -195,18 +218,21 @@ def index(
 
     gallery, how = _gallery_address(out, backend), (delimiter, encoding, _column_kinds(column or []))
     if images is None:
-        options = labels is not None, prune, update, follow_links, readd, on == "ray", dim is not None
-        return _index_vectors(model, vectors, table, gallery, fingerprint, how, any(options), as_json)
+        options = labels is not None, prune, update, follow_links, exclude, location, watch, readd, on == "ray"
+        return _index_vectors(
+            model, vectors, table, gallery, fingerprint, how, any(options) or dim is not None, as_json
+        )
     if vectors is not None or table is not None or fingerprint is not None:
         message = "--vectors, --table and --fingerprint take the place of images; leave out DIR."
         raise UsageError(message, code="conflicting-options")
     embed = _ray(model, images, runtime, ray_address, ray_workers, on == "ray")
     _check_pruning(prune, yes)
-    started = time.monotonic()
-    with fill_gallery(
-        model,
-        images,
-        gallery,
+    if watch and on == "ray":
+        raise UsageError("--watch indexes in this process; leave --on ray out.", code="conflicting-options")
+    run = partial(
+        fill_gallery,
+        images=images,
+        out=gallery,
         labels=labels,
         runtime="onnx" if on == "ray" else runtime,
         precision=precision,
@@ -219,15 +245,27 @@ def index(
         delimiter=how[0],
         encoding=how[1],
         columns=how[2],
+        exclude=exclude or (),
+        location=location,
         embed=embed,
         progress=True,
-    ) as filled:
+    )
+
+    def tell(report: IndexingReport, seconds: float) -> None:
+        if as_json:
+            print_json({**asdict(report), "seconds": seconds})
+        else:
+            show(*_report_lines(report, prune))
+            _advise_tuning(gallery, report)
+
+    if watch:
+        from zoo.models.load import load
+
+        return _watch(run, load(model, runtime, precision), images, gallery, tell)
+    started = time.monotonic()
+    with run(model) as filled:
         report = filled.report
-    if as_json:
-        print_json({**asdict(report), "seconds": time.monotonic() - started})
-    else:
-        show(*_report_lines(report, prune))
-        _advise_tuning(gallery, report)
+    tell(report, time.monotonic() - started)
     return strict_status(strict or bool(report.refused), [*report.unreadable, *report.refused])
 
 
@@ -238,6 +276,34 @@ def _column_kinds(texts: Sequence[str]) -> dict[str, Any]:
         message = f"--column takes NAME=KIND, such as year=number, not {kinds['']!r}."
         raise UsageError(message, code="invalid-value")
     return kinds
+
+
+def _watch(
+    run: Callable[[ModelLike], Gallery],
+    embedder: Embedder,
+    images: Path,
+    gallery: str,
+    tell: Callable[[IndexingReport, float], None],
+) -> int:
+    """Index at each change of the folder, and tell what has changed; return the exit status after Ctrl-C."""
+    from serving.gallery.indexing import source_root
+    from serving.gallery.watch import changes
+
+    told = ""
+    for _ in changes(source_root(images), [Path(gallery)]):
+        started = time.monotonic()
+        try:
+            with run(embedder) as filled:
+                report = filled.report
+        except ZooError as error:  # an empty folder, a table that is being written: the next change may mend it
+            note(str(error))
+            continue
+        news = json.dumps({**asdict(report), "found": 0, "already_there": 0})
+        if news != told or report.added or report.replaced:
+            tell(report, time.monotonic() - started)
+            sys.stdout.flush()
+        told = news
+    return 0
 
 
 def _index_vectors(
@@ -260,7 +326,7 @@ def _index_vectors(
     if vectors is None or table is None:
         raise UsageError("name the images to index, or --vectors and --table, both.", code="no-images")
     if extra:
-        message = "--labels, --dim, --update, --prune, --readd, --follow-links and --on ray are for images, not for --vectors."
+        message = "--labels, --dim, --update, --prune, --readd and other options of folders are not for --vectors."
         raise UsageError(message, code="option-without-effect")
     card, ref = read_card(find_model(model)), model_reference(model)
     report = index_vectors(card, ref, vectors, table, gallery, fingerprint, TableFormat(*how))
@@ -344,19 +410,10 @@ def _may_prune(gallery: VectorGallery, ids: list[int]) -> bool:
     return confirm(f"Remove {items}?")
 
 
-def _left_out(report: IndexingReport) -> Iterator[str]:
-    from serving.gallery.indexing import links_note
-
-    for source, reason in report.unreadable:
-        yield f"left out {source}: {reason}"
-    if report.links_left_out:
-        yield links_note(report.links_left_out)
-
-
 def _report_lines(report: IndexingReport, pruning: bool) -> Iterator[str]:
-    from serving.gallery.indexing import other_kinds
+    from serving.gallery.indexing import report_left_out
 
-    yield from _left_out(report)
+    yield from report_left_out(report)
     yield from copy_lines(report)
     yield (
         f"{report.gallery}: {count(report.items, 'image')}; {report.added:,} added, {report.already_there:,} "
@@ -376,8 +433,6 @@ def _report_lines(report: IndexingReport, pruning: bool) -> Iterator[str]:
             f"{report.unlabelled:,} of the {report.found:,} image files have no row in the file of labels; "
             f"{len(report.labels_unused):,} of its rows name no image here"
         )
-    if report.other_files:
-        yield f"files of other kinds were not looked at: {other_kinds(report.other_files)}"
     yield from _column_lines(report.columns)
     if report.pruned:
         yield f"{report.pruned:,} whose image is not among these were removed"

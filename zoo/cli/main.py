@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import re
 import shutil
@@ -162,6 +163,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     started = time.monotonic()
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names of files may have characters that it cannot encode
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         status = run(words)
         sys.stdout.flush()

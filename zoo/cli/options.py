@@ -55,9 +55,24 @@ Margins = Annotated[
 Quiet = Annotated[bool, Option("--quiet", help="show no progress")]
 Yes = Annotated[bool, Option("--yes", help="do not ask first")]
 FollowLinks = Annotated[
-    bool, Option("--follow-links", help="follow links that lead out of the folder, and read the images there")
+    bool,
+    Option(
+        "--follow-links",
+        help="follow links that lead out of the folder, and read the images there",
+        rich_help_panel=ADVANCED,
+    ),
 ]
-Strict = Annotated[bool, Option("--strict", help="exit with 1 if an image could not be read")]
+Exclude = Annotated[
+    list[str] | None,
+    Option(
+        "--exclude",
+        metavar="PATTERN",
+        help="leave out files and folders of this name, as '*_edited' or raw/*.jpg; repeatable. Thumbnails and bins of "
+        "NAS boxes and systems (@eaDir, #recycle, lost+found, ...) and hidden files are left out anyway, unless "
+        "'!@eaDir' takes them back",
+    ),
+]
+Strict = Annotated[bool, Option("--strict", help="exit with 1 if an image or a folder could not be read")]
 ReplaceModel = Annotated[bool, Option("--replace", help="replace a model of the same name")]
 
 Data = Annotated[

@@ -1,62 +1,71 @@
 """The process that decodes image files: its work on any file ends within bounds.
 
 `zoo.data.decoder_pool` starts this file as a program, sends it one image after the other and reads their pixels. It
-imports Pillow and the standard library alone, so that it starts in a tenth of a second and takes 15 MB.
+begins with Pillow and the standard library alone, so that it starts in a tenth of a second and takes 15 MB; it imports
+more for the files that need it: deep, HEIC and raw ones, and those with EXIF data.
 
 The bounds of one image:
 
-- Bytes and pixels (`Limits`), checked in the header. The tiles of a TIFF count as the pixels that they hold: 1,500 of
-  them may share one stream of 64 megapixels in a file of 74 kB.
+- Bytes and pixels (`Limits`), checked in the header. A JPEG of more than `WHOLE_PIXELS` is decoded at a fraction of its
+  size, and an image of another format may not have more. The tiles of a TIFF count as the pixels that they hold: 1,500
+  of them may share one stream of 64 megapixels in a file of 74 kB.
 - Processor time: `CPU_SECONDS`, and `CPU_SECONDS_PER_MEGAPIXEL` once the header is known. At the end of it the kernel
   ends the process by SIGPROF, also within a decoder in C.
-- Memory: `MEMORY_BYTES`, and `MEMORY_BYTES_PER_PIXEL` for each pixel that the limits allow. Beyond, allocations fail.
+- Memory: `MEMORY_BYTES`, and `needed_bytes` once the header is known. Beyond, allocations fail. An image that needs
+  more than `LARGE_BYTES` is announced, and decoded when the caller says so: one at a time.
 - Pieces: millions of markers, chunks and comments cost a microsecond each or, if they are joined one by one, quadratic
   time. Files of too many are refused at once, without a decoder that dies.
 
 What an image becomes:
 
+- The content decides the format, never the name. Of a raw file it is the preview.
 - EXIF orientation is applied.
 - Alpha (RGBA, LA, PA, palette transparency) is composited over white.
 - Palettes become RGB; 1-bit and grey become grey; CMYK, YCbCr, LAB and HSV become RGB.
-- 16-bit grey is scaled to 8 bits by 255 / 65535; 32-bit integers are taken as 0..65535, floats as 0..1 (or as 0..255 if
-  a pixel is above 1).
-- The first frame of an animation is taken.
+- More than 8 bits, and floats, are scaled by the range that the data reach (`zoo.data.depth`).
+- The first frame of an animation is taken. What follows the end of a JPEG, such as a video, is not looked at.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import mmap
 import os
 import re
 import signal
 import struct
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 
-if TYPE_CHECKING:
-    import numpy as np
-
-FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "GIF", "BMP", "TIFF", "PPM")
+FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "HEIF", "GIF", "BMP", "TIFF", "PPM")
 """The formats that are decoded; untrusted bytes do not reach Pillow's rarer plugins."""
 
 CPU_SECONDS, CPU_SECONDS_PER_MEGAPIXEL = 2.0, 0.1
 MEMORY_BYTES, MEMORY_BYTES_PER_PIXEL = 512 * 2**20, 16
+COEFFICIENT_BYTES = 2
+"""Bytes of a coefficient of a JPEG, all of which are in memory if it is progressive or comes in several scans."""
+LARGE_BYTES = 512 * 2**20
+WHOLE_PIXELS = 100_000_000
+"""The most pixels that are in memory at once."""
 MAX_SIDE = 10**6
 """The most pixels of a side: Pillow keeps an address for each row, so that one column would take hundreds of MB."""
 TOO_LARGE = "image-too-large"
 LENGTH = struct.Struct("<I")
 """The length of a message of JSON, before it."""
+GO = b"\0"
+"""The answer to the announcement of a large image."""
 BAND_BYTES = 256 * 2**10
 """Pixels go back in bands of rows, so that they are not in memory twice."""
 
-_TILE, _FEW_PIXELS = 512, 2**20
+_FEW_PIXELS = 2**20
 
 
 class Refusal(Exception):  # noqa: N818  # not an error of this process
@@ -67,35 +76,282 @@ class Refusal(Exception):  # noqa: N818  # not an error of this process
         self.message, self.code = message, code
 
 
-def decode(data: bytes, name: str, max_pixels: int, draft: int | None) -> tuple[Image.Image, tuple[int, int]]:
-    """Return the upright 8-bit image of mode L or RGB in a file, and its full upright size (width, height).
+class DecodedFile(NamedTuple):
+    """A decoded image.
+
+    Attributes:
+        image: Upright, 8 bits, mode L or RGB; perhaps at a fraction of its size.
+        size: Its full upright size (width, height).
+        notes: What was assumed about the file.
+        facts: What the camera wrote (`zoo.data.camera.facts_of`).
+    """
+
+    image: Image.Image
+    size: tuple[int, int]
+    notes: tuple[str, ...]
+    facts: dict[str, Any]
+
+
+def decode(
+    data: bytes, name: str, max_pixels: int, draft: int | None, announce: Callable[[int], None] | None = None
+) -> DecodedFile:
+    """Return the image in a file.
 
     Args:
         data: The file.
         name: The name of the image in messages.
         max_pixels: The most pixels that are accepted.
         draft: The shortest side, in pixels, that is large enough: a JPEG may be decoded at 1/2, 1/4 or 1/8 of its size.
+        announce: Called with the bytes of memory that the image needs, before it is decoded.
 
     Raises:
         Refusal: If the file is damaged, too large or of no known format. Bad input raises nothing else.
     """
     try:
-        _check_pieces(data)
-        image = Image.open(_ReadLimitedFile(data), formats=FORMATS)
+        if _RAW_LIKE.match(data):
+            from zoo.data.camera import is_raw
+
+            if is_raw(data):
+                return _decode_raw(data, name, max_pixels, draft, announce)
+        part = _part_of_image(data)
+        _check_pieces(part.data)
+        if _brands(part.data) & HEIC_BRANDS:
+            _prepare_heic(part.data, name, max_pixels)
+        image = _open(part.data if part.has_end else part.data + _END)
         check_size(image, name, max_pixels)
-        if image.width * image.height > _FEW_PIXELS:
-            _limit_cpu(CPU_SECONDS + CPU_SECONDS_PER_MEGAPIXEL * image.width * image.height / 1e6)
-        size = image.size
-        if draft is not None and image.format == "JPEG":
-            image.draft("RGB" if image.mode not in ("L", "CMYK") else None, (draft, draft))
-        image.load()
-        drafted = image.size
-        ImageOps.exif_transpose(image, in_place=True)
-        return to_8bit(image, name), size if image.size == drafted else size[::-1]
+        size, pixels = image.size, image.width * image.height
+        if pixels > _FEW_PIXELS:
+            _limit_cpu(CPU_SECONDS + CPU_SECONDS_PER_MEGAPIXEL * min(pixels, WHOLE_PIXELS) / 1e6)
+        side = _least_side(size, draft)
+        _reduce(image, side)
+        if announce is not None:
+            announce(needed_bytes(image, size, part.scans))
+        notes = [] if part.has_end else [_check_end(part.data, side, name)]
+        return _upright(image, _shades(image, part.data, notes), size, name, notes)
     except Refusal:
         raise
     except Exception as error:  # Pillow's decoders raise nearly anything on damaged data
         raise refusal_of(error, name) from None
+
+
+def _open(data: bytes) -> Image.Image:
+    formats = [name for name in FORMATS if name != "HEIF" or name in Image.OPEN]
+    image = Image.open(_ReadLimitedFile(data), formats=formats)
+    if image.format == "MPO":  # a JPEG that lists further pictures behind it
+        image.format = "JPEG"
+    return image
+
+
+def _least_side(size: tuple[int, int], draft: int | None) -> int | None:
+    """Return the shortest side at which a JPEG is decoded: as asked, or less where it would not fit in memory."""
+    fraction = next(part for part in (1, 2, 4, 8, 16) if size[0] * size[1] <= WHOLE_PIXELS * part**2)
+    most = min(size) // fraction
+    return min(most, draft or most) if draft is not None or fraction > 1 else None
+
+
+def _reduce(image: Image.Image, side: int | None) -> None:
+    """Let a JPEG be decoded at a fraction of its size."""
+    if side is not None and image.format == "JPEG":
+        image.draft("RGB" if image.mode not in ("L", "CMYK") else None, (side, side))
+
+
+def needed_bytes(image: Image.Image, size: tuple[int, int], scans: int) -> int:
+    """Return the memory that decoding takes at most, besides the file and the program.
+
+    Args:
+        image: The opened image, whose size is that at which it is decoded.
+        size: Its full size.
+        scans: The scans of a JPEG.
+    """
+    coefficients = 0
+    if image.format == "JPEG" and (scans > 1 or "progressive" in image.info):
+        coefficients = COEFFICIENT_BYTES * len(image.getbands()) * size[0] * size[1]
+    return coefficients + MEMORY_BYTES_PER_PIXEL * image.width * image.height
+
+
+def _shades(image: Image.Image, data: bytes, notes: list[str]) -> Image.Image:
+    """Return the loaded image; colours of 10 to 14 bits in 16, of which Pillow keeps the high bytes, as 8 bits."""
+    deep = image.mode == "RGB" and any(_rawmode(tile) in _OTHER_BYTES for tile in getattr(image, "tile", ()))
+    image.load()
+    if not deep or _highest(image) >= 64:
+        return image
+    lower = _open(data)
+    tiles: list[Any] = lower.tile  # type: ignore[attr-defined]
+    for number, tile in enumerate(tiles):
+        other, rest = _OTHER_BYTES[_rawmode(tile)], tile.args if isinstance(tile.args, tuple) else ()
+        tiles[number] = tile._replace(args=(other, *rest[1:]) if rest else other)
+    lower.load()
+    if _highest(image) == _highest(lower) == 0:
+        return image
+    from zoo.data.depth import rgb_to_8bit
+
+    scaled, note = rgb_to_8bit(image, lower)
+    notes.append(note)
+    return scaled
+
+
+def _highest(image: Image.Image) -> int:
+    """Return the highest number in an RGB image."""
+    bands: Any = image.getextrema()
+    return max(high for _, high in bands)
+
+
+def _rawmode(tile: Any) -> str:
+    """Return how Pillow reads the pixels of a tile."""
+    return str(tile.args[0] if isinstance(tile.args, tuple) else tile.args)
+
+
+_OTHER_BYTES = {
+    "RGB;16B": "RGB;16L",
+    "RGB;16L": "RGB;16B",
+    "RGB;16N": "RGB;16B" if sys.byteorder == "little" else "RGB;16L",
+}
+"""Pillow's ways to read one byte of each 16-bit colour, and the way to read the other one."""
+
+
+def _upright(
+    image: Image.Image, shades: Image.Image, size: tuple[int, int], name: str, notes: list[str]
+) -> DecodedFile:
+    """Return an image, whose pixels are `shades`, as EXIF says that it is seen."""
+    facts: dict[str, Any] = {}
+    if "exif" in image.info or image.format == "TIFF":
+        from zoo.data.camera import facts_of
+
+        facts = facts_of(image)
+    turn = _TURNS.get(image.getexif().get(_ORIENTATION, 1))
+    made = to_8bit(shades if turn is None else shades.transpose(turn), name, notes, image.format == "PPM")
+    return DecodedFile(made, size[::-1] if turn in _SIDEWAYS else size, tuple(notes), facts)
+
+
+_ORIENTATION = 0x0112
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""What makes an image upright, by its EXIF orientation."""
+_SIDEWAYS = frozenset(_TURNS[orientation] for orientation in (5, 6, 7, 8))
+
+
+# JPEG
+
+
+class _Part(NamedTuple):
+    """The part of a file that is the image. scans: of a JPEG; has_end: whether its end marker is there."""
+
+    data: bytes
+    scans: int = 1
+    has_end: bool = True
+
+
+_END = b"\xff\xd9"
+_MARKER = re.compile(rb"\xff([^\x00\x01\xd0-\xd8\xff])", re.DOTALL)
+"""A marker of a JPEG that ends a scan or begins a segment; others belong to the data."""
+MAX_SEGMENTS = 10_000
+"""The most segments of a JPEG before its end; a file of 64 MiB has a thousand full ones."""
+_TAIL = bytes(range(1, 240)) * 4
+"""Bytes that continue a scan which lacks something, and are skipped behind one that is whole."""
+
+
+def _part_of_image(data: bytes) -> _Part:
+    """Return a JPEG up to its end, and any other file unchanged: phones put a video behind the photograph."""
+    if not data.startswith(b"\xff\xd8"):
+        return _Part(data)
+    at, scans = 2, 0
+    for _ in range(MAX_SEGMENTS):
+        marker = _MARKER.search(data, at)
+        if marker is None:
+            return _Part(data, scans, has_end=False)
+        if marker[1] == _END[1:]:
+            return _Part(data[: marker.end()], scans)
+        scans += marker[1] == b"\xda"
+        if scans > MAX_SCANS:
+            raise Refusal(f"the image has more than the {MAX_SCANS} scans that are accepted.", "unreadable-image")
+        at = marker.end() + max(2, int.from_bytes(data[marker.end() : marker.end() + 2], "big"))
+    raise Refusal("the image consists of too many pieces to be read.", "unreadable-image")
+
+
+def _check_end(data: bytes, side: int | None, name: str) -> str:
+    """Return the note about a JPEG that lacks its end marker.
+
+    Raises:
+        Refusal: If it lacks more: then bytes behind it change the picture.
+    """
+
+    def digest(tail: bytes) -> bytes:
+        image = _open(data + tail + _END)
+        _reduce(image, side)
+        return hashlib.sha256(image.tobytes()).digest()
+
+    if digest(b"") != digest(_TAIL):
+        raise Refusal(f"{name} is cut off: its file ends too early.", "unreadable-image")
+    return "it lacks its end marker, and nothing else"
+
+
+# HEIC and raw files
+
+HEIC_BRANDS = frozenset({b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"})
+MAX_TILES = 4096
+"""The most tiles of a HEIC, which phones write in 512 x 512 pixels."""
+_RAW_LIKE = re.compile(rb"II[*UR]|MM[\0O]|FUJIFILM|FOVb|\0MRM|....ftypcrx", re.DOTALL)
+
+
+def _brands(data: bytes) -> set[bytes]:
+    """Return what an ISO media file says it is; of an AVIF nothing, because Pillow reads it."""
+    if data[4:8] != b"ftyp":
+        return set()
+    end = min(int.from_bytes(data[:4], "big"), 512)
+    brands = {data[8:12], *(data[at : at + 4] for at in range(16, end, 4))}
+    return set() if brands & {b"avif", b"avis"} else brands
+
+
+def _prepare_heic(data: bytes, name: str, max_pixels: int) -> None:
+    """Let Pillow open HEIC, and check the pictures and tiles that a file describes."""
+    if "HEIF" not in Image.OPEN:
+        try:
+            import pillow_heif
+        except ImportError:
+            raise _missing(name, "a HEIC photograph", "pillow-heif", "heic") from None
+        pillow_heif.options.DECODE_THREADS = 1
+        pillow_heif.options.THUMBNAILS = pillow_heif.options.DEPTH_IMAGES = pillow_heif.options.AUX_IMAGES = False
+        pillow_heif.register_heif_opener()
+    from zoo.data.heic import geometry
+
+    pixels, tiles = geometry(data)
+    if pixels > min(max_pixels, WHOLE_PIXELS):
+        raise _too_many_pixels(f"{name} has a picture of {pixels:,} pixels", max_pixels, whole=True)
+    if tiles > MAX_TILES:
+        message = f"{name} has {tiles:,} tiles; at most {MAX_TILES:,} are accepted."
+        raise Refusal(message, "unreadable-image")
+
+
+def _decode_raw(
+    data: bytes, name: str, max_pixels: int, draft: int | None, announce: Callable[[int], None] | None
+) -> DecodedFile:
+    """Return the preview in a raw file."""
+    from zoo.data.camera import facts_of_raw, raw_preview
+
+    _limit_cpu(CPU_SECONDS + CPU_SECONDS_PER_MEGAPIXEL * len(data) / 1e6)
+    try:
+        preview, turn = raw_preview(data)
+    except ImportError:
+        raise _missing(name, "a raw file", "rawpy", "raw") from None
+    if not preview.startswith(b"\xff\xd8"):
+        raise Refusal(f"{name} is a raw file without a preview that can be read.", "unreadable-image")
+    image, size, notes, facts = decode(preview, name, max_pixels, draft, announce)
+    if turn is not None:
+        image, size = image.transpose(turn), size[::-1] if turn in _SIDEWAYS else size
+    note = f"of the raw file, the preview of {size[0]} x {size[1]} pixels is taken"
+    return DecodedFile(image, size, (*notes, note), {**facts_of_raw(data), **facts})
+
+
+def _missing(name: str, kind: str, package: str, extra: str) -> Refusal:
+    message = f"{name} is {kind}, for which {package} is not installed: pip install 'dml-zoo[{extra}]'"
+    return Refusal(message, "unknown-format")
 
 
 def refusal_of(error: Exception, name: str) -> Refusal:
@@ -109,11 +365,19 @@ def refusal_of(error: Exception, name: str) -> Refusal:
     return Refusal(f"{name} cannot be decoded: {error or type(error).__name__}.", "unreadable-image")
 
 
+def _too_many_pixels(what: str, max_pixels: int, whole: bool) -> Refusal:
+    """Return the refusal of an image with too many pixels; whole: whether it cannot be decoded at a fraction."""
+    if whole and max_pixels > WHOLE_PIXELS:
+        return Refusal(f"{what}; at most {WHOLE_PIXELS:,} are accepted of any format but JPEG.", TOO_LARGE)
+    setting = "the limit max_pixels; of a service --max-pixels"
+    return Refusal(f"{what}; at most {max_pixels:,} are accepted ({setting}).", TOO_LARGE)
+
+
 def check_size(image: Image.Image, name: str, max_pixels: int) -> None:
     """Refuse an opened image of too many pixels, in the picture or in the tiles of its file."""
-    if image.width * image.height > max_pixels:
-        message = f"{name} has {image.width} x {image.height} pixels; at most {max_pixels:,} are accepted."
-        raise Refusal(message, TOO_LARGE)
+    whole = image.format != "JPEG"
+    if image.width * image.height > (min(max_pixels, WHOLE_PIXELS) if whole else max_pixels):
+        raise _too_many_pixels(f"{name} has {image.width} x {image.height} pixels", max_pixels, whole)
     if max(image.size) > MAX_SIDE:
         message = f"{name} has {image.width} x {image.height} pixels; a side may have at most {MAX_SIDE:,}."
         raise Refusal(message, TOO_LARGE)
@@ -122,10 +386,9 @@ def check_size(image: Image.Image, name: str, max_pixels: int) -> None:
     tags: Any = image.tag_v2  # type: ignore[attr-defined]
     width, height = int(tags.get(322, image.width)), int(tags.get(323, image.height))
     across, down = (-(-side // max(1, tile)) for side, tile in zip(image.size, (width, height), strict=True))
-    if across * width * down * height > max_pixels + 4 * image.width * image.height:
-        tiles = f"{across * down:,} tiles of {width} x {height} pixels"
-        message = f"{name} has {tiles}; at most {max_pixels:,} pixels are accepted."
-        raise Refusal(message, TOO_LARGE)
+    if across * width * down * height > min(max_pixels, WHOLE_PIXELS) + 4 * image.width * image.height:
+        tiles = f"{name} has {across * down:,} tiles of {width} x {height} pixels"
+        raise _too_many_pixels(tiles, max_pixels, whole)
 
 
 def centre_square(image: Image.Image, square: dict[str, Any]) -> Image.Image:
@@ -142,13 +405,19 @@ def centre_square(image: Image.Image, square: dict[str, Any]) -> Image.Image:
     return image.resize((crop, crop), resampling, box=(left, top, left + width, top + height))
 
 
-def to_8bit(image: Image.Image, name: str) -> Image.Image:
+def to_8bit(image: Image.Image, name: str, notes: list[str], states_range: bool = False) -> Image.Image:
     """Convert an image of any mode to 8 bits, mode L or RGB, without alpha.
 
     Besides the image, this needs at most 5 bytes per pixel (9 for palettes with transparency).
+
+    Args:
+        image: The image.
+        name: Its name in messages.
+        notes: Gets a note if a range of numbers was taken from the data.
+        states_range: Whether the file says what white is, so that the numbers are 0 to 65,535.
     """
     if image.mode.startswith("I;16") or image.mode in ("I", "F"):
-        return _scale_to_8bit(image, name)
+        return _scale_to_8bit(image, name, notes, states_range)
     if "transparency" in image.info or image.mode in ("RGBA", "LA", "PA", "La", "RGBa"):
         return _over_white(image)
     return in_mode(image, "L" if image.mode in ("1", "L") else "RGB")
@@ -168,39 +437,21 @@ def _over_white(image: Image.Image) -> Image.Image:
     return white
 
 
-def _scale_to_8bit(image: Image.Image, name: str) -> Image.Image:
-    import numpy as np
+def _scale_to_8bit(image: Image.Image, name: str, notes: list[str], states_range: bool) -> Image.Image:
+    from zoo.data.depth import NotFiniteError, scaled
 
-    scale = _float_scale(image, name) if image.mode == "F" else 255 / 65535
-    scaled = np.empty((image.height, image.width), np.uint8)
-    for left, top, values in _tiles(image):
-        height, width = values.shape
-        scaled[top : top + height, left : left + width] = np.clip(np.rint(values * scale), 0, 255)
-    return Image.fromarray(scaled)
-
-
-def _float_scale(image: Image.Image, name: str) -> float:
-    import numpy as np
-
-    highest = max(float(values.max()) if np.isfinite(values).all() else np.inf for _, _, values in _tiles(image))
-    if highest == np.inf:
-        raise Refusal(f"{name} holds NaN or infinite pixels.", "not-finite")
-    return 255.0 if highest <= 1 else 1.0
+    try:
+        made, note = scaled(image, states_range)
+    except NotFiniteError:
+        raise Refusal(f"{name} holds NaN or infinite pixels.", "not-finite") from None
+    if note:
+        notes.append(note)
+    return made
 
 
-def _tiles(image: Image.Image) -> Iterator[tuple[int, int, np.ndarray]]:
-    """Yield (left, top, float64 [h, w]) of each tile: a whole large image in float64 would take 640 MB."""
-    import numpy as np
-
-    for top in range(0, image.height, _TILE):
-        for left in range(0, image.width, _TILE):
-            box = left, top, min(left + _TILE, image.width), min(top + _TILE, image.height)
-            yield left, top, np.asarray(image.crop(box)).astype(np.float64)
-
-
+MAX_SCANS = 100
+"""The most scans of a JPEG. Encoders write about ten. libtiff has the same limit for JPEGs in a TIFF."""
 MAX_JPEG_PARTS = {
-    # Encoders write about ten. libtiff has the same limit for JPEGs in a TIFF.
-    "scans": (b"\xff\xda", 100),
     # One is usual; an MPO file has one per picture.
     "EXIF segments": (b"Exif\0\0", 20),
     "Photoshop resources": (b"8BIM", 5000),
@@ -270,21 +521,40 @@ def _address_space() -> int:
     """Return the bytes of this process's address space; 0 where the system does not say."""
     try:
         pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[0]
-        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+        return int(pages) * mmap.PAGESIZE
     except OSError:
         return 0
 
 
-def _answer(job: dict[str, Any], data: bytes, out: BinaryIO) -> None:
-    """Decode one image, and write a JSON object and, of a decoded image, its pixels in bands."""
+def _answer(job: dict[str, Any], data: bytes, images: BinaryIO, out: BinaryIO, base: int) -> None:
+    """Decode one image, and write a JSON object and, of a decoded image, its pixels in bands.
+
+    Args:
+        job: What is asked.
+        data: The file.
+        images: Gives the answer to the announcement of a large image.
+        out: Gets the outcome.
+        base: Bytes of the program's own address space; 0 where the system does not say.
+    """
+
+    def announce(needed: int) -> None:
+        if base:
+            _limit_memory(base + MEMORY_BYTES + needed)
+        if needed > LARGE_BYTES:
+            out.write(framed({"needs": needed}))
+            out.flush()
+            images.read(len(GO))
+
     _limit_cpu(CPU_SECONDS)
+    if base:
+        _limit_memory(base + MEMORY_BYTES)
     try:
-        image, size = decode(data, job["name"], job["max_pixels"], job["draft"])
+        image, size, notes, facts = decode(data, job["name"], job["max_pixels"], job["draft"], announce)
         image = centre_square(image, job["square"]) if job["square"] else image
     except Refusal as refusal:
         out.write(framed({"code": refusal.code, "message": refusal.message[:8000]}))
     else:
-        out.write(framed({"mode": image.mode, "size": image.size, "full": size}))
+        out.write(framed({"mode": image.mode, "size": image.size, "full": size, "notes": notes, "facts": facts}))
         for top, bottom in bands(image.mode, image.size):
             out.write(image.crop((0, top, image.width, bottom)).tobytes())
     out.flush()
@@ -317,13 +587,12 @@ def main() -> None:
     for stream in (1, 2):
         os.dup2(nowhere, stream)
     Image.preinit()
-    base, max_pixels = _address_space(), 0
+    Image.MAX_IMAGE_PIXELS = None  # `check_size` has limits of its own
+    sys.path.insert(0, str(Path(__file__).parents[2]))  # for the modules beside this one
+    base = _address_space()
     while length := images.read(LENGTH.size):
         job = json.loads(images.read(*LENGTH.unpack(length)))
-        if base and job["max_pixels"] != max_pixels:
-            max_pixels = job["max_pixels"]
-            _limit_memory(base + MEMORY_BYTES + MEMORY_BYTES_PER_PIXEL * max_pixels)
-        _answer(job, images.read(job["bytes"]), out)
+        _answer(job, images.read(job["bytes"]), images, out, base)
 
 
 if __name__ == "__main__":

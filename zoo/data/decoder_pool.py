@@ -86,17 +86,34 @@ class _DecoderProcess:
             while rest:
                 rest = rest[self.files.write(rest) :]
 
-    def receive(self, job: Job) -> tuple[dict[str, Any], Image.Image | None]:
+    def receive(self, job: Job, large: threading.Lock) -> tuple[dict[str, Any], Image.Image | None]:
         """Return the answer and, of a decoded image, its pixels.
+
+        Args:
+            job: What was sent.
+            large: Held while an image is decoded that needs much memory.
 
         Raises:
             EOFError: If the process has ended, or sends what it never sends: a damaged decoder is not believed.
         """
         self.begin = self.until = 0
+        facts = self._facts()
+        if "needs" not in facts:
+            return self._pixels(facts, job)
+        limit, self.deadline = self.deadline - time.monotonic(), float("inf")
+        with large:
+            self.deadline = time.monotonic() + limit
+            self.files.write(decoder.GO)
+            return self._pixels(self._facts(), job)
+
+    def _facts(self) -> dict[str, Any]:
         (length,) = decoder.LENGTH.unpack(self._read(decoder.LENGTH.size))
         if length > MAX_FACTS:
             raise EOFError
         facts: dict[str, Any] = json.loads(bytes(self._read(length)))
+        return facts
+
+    def _pixels(self, facts: dict[str, Any], job: Job) -> tuple[dict[str, Any], Image.Image | None]:
         if "code" in facts:
             return facts, None
         mode, (width, height) = str(facts["mode"]), facts["size"]
@@ -147,10 +164,11 @@ class _DecoderPool:
     """Decoder processes: at most one per core, and one more for each that decodes for longer than `PATIENCE`.
 
     A thread waits for one otherwise: to start a process takes longer than most images. At most `size` threads decode.
+    Of the images that need more than `decoder.LARGE_BYTES`, one is decoded at a time.
     """
 
     def __init__(self, size: int, cores: int) -> None:
-        self.places, self.cores = threading.BoundedSemaphore(size), cores
+        self.places, self.cores, self.large = threading.BoundedSemaphore(size), cores, threading.Lock()
         self.lock = threading.Condition()
         self.starting = 0
         self.idle: list[_DecoderProcess] = []
@@ -158,8 +176,8 @@ class _DecoderPool:
         self.watch: threading.Thread | None = None
         self.work = threading.Event()
 
-    def decode(self, data: bytes, job: Job) -> tuple[Image.Image, tuple[int, int]]:
-        """Return an image and its full upright size; see `zoo.data.decoder.decode`.
+    def decode(self, data: bytes, job: Job) -> decoder.DecodedFile:
+        """Return an image; see `zoo.data.decoder.decode`.
 
         Raises:
             ImageTooLargeError: If it has too many pixels, or takes too much memory.
@@ -168,15 +186,16 @@ class _DecoderPool:
         with self.places:
             process = self._sent(data, job)
             try:
-                facts, image = process.receive(job)
+                facts, image = process.receive(job, self.large)
+                decoded = None if image is None else _decoded(image, facts)
             except BaseException as error:  # also Ctrl-C: what the process still sends belongs to no one
                 status = self._drop(process)
-                if not isinstance(error, EOFError | ValueError | KeyError | TypeError):
+                if not isinstance(error, EOFError | ValueError | KeyError | TypeError | BrokenPipeError):
                     raise
                 raise _status_error(status, job.name) from None
             self._release(process)
-        if image is not None:
-            return image, tuple(facts["full"])
+        if decoded is not None:
+            return decoded
         raise error_of(facts["code"], facts["message"])
 
     def close(self) -> None:
@@ -276,6 +295,13 @@ class _DecoderPool:
                     process.give_way()
 
 
+def _decoded(image: Image.Image, answer: dict[str, Any]) -> decoder.DecodedFile:
+    width, height = answer["full"]
+    return decoder.DecodedFile(
+        image, (int(width), int(height)), tuple(map(str, answer["notes"])), dict(answer["facts"])
+    )
+
+
 def error_of(code: str, message: str) -> ImageError:
     """Return the error for a `zoo.data.decoder.Refusal`."""
     return ImageTooLargeError(message) if code == decoder.TOO_LARGE else ImageError(message, code=code)
@@ -318,7 +344,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def decode(data: bytes, job: Job) -> tuple[Image.Image, tuple[int, int]]:
+def decode(data: bytes, job: Job) -> decoder.DecodedFile:
     """Decode an image file in the pool of this process; see `_DecoderPool.decode`."""
     return _pool.decode(data, job)
 

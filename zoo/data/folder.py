@@ -5,18 +5,20 @@ images are left out and the classes are split into training and test classes.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
-from zoo.console import count
+from zoo.console import count, note_once
 from zoo.data import table
 from zoo.data.dataset import FOLDER, SPLITS, WHOLE, Dataset, subset
 from zoo.data.decode import unreadable_images
 from zoo.data.images import SUFFIXES
 from zoo.data.labels import note_spellings
+from zoo.data.listing import left_out_lines, list_files
+from zoo.data.names import canonical, escaped
 from zoo.errors import DatasetError, UsageError, command, none_readable_message
 from zoo.paths import expand
 
@@ -104,7 +106,7 @@ def _list_by_class(path: str | Path) -> list[tuple[Path, str]]:
     else:
         root = expand(path)
         paths = list_images(root, follow_links=True)
-        images = [(image, image.relative_to(root).as_posix().rpartition("/")[0]) for image in paths]
+        images = [(image, canonical(image.relative_to(root).as_posix().rpartition("/")[0])) for image in paths]
     if not images:
         raise DatasetError(f"{path} holds no images to learn from.", code="no-images")
     return images
@@ -124,87 +126,31 @@ def read_by_class(path: str | Path) -> Dataset:
     return Dataset(FOLDER, WHOLE, images, labels.astype(np.int64), tuple(classes.tolist()), sources, own_name=own_name)
 
 
-@dataclass(frozen=True)
-class FolderFiles:
-    """Files under a folder, sorted by path: images (by suffix), others, and the links that lead out of the folder."""
-
-    images: list[Path]
-    others: list[Path]
-    links: list[Path]
-
-
 def list_images(root: str | Path, follow_links: bool = False) -> list[Path]:
-    """Return every image under a folder, by suffix, sorted by path; hidden files and folders are left out.
+    """Return every image under a folder, sorted by path, as `zoo.data.listing.list_files` does.
 
-    Links within the folder are followed, except those that lead back to a folder above them. Without images the list is
-    empty.
+    What is left out by its name, and what cannot be read, is said on stderr once. Without images the list is empty.
 
     Args:
         root: The folder.
-        follow_links: Whether to follow links that lead out of the folder. A folder of somebody else may hold links to
-            private files here, so that this is for images that are not shown to others.
+        follow_links: Whether to follow links that lead out of the folder.
 
     Raises:
         DatasetError: If the folder is missing or unreadable.
     """
-    return list_files(root, follow_links).images
-
-
-def list_files(root: str | Path, follow_links: bool = False) -> FolderFiles:
-    """Return the images under a folder as `list_images` does, the other files, and the links that lead out of it."""
     root = expand(root)
-    if not root.exists():
-        raise DatasetError(f"there is no folder {root}.", code="not-found")
-    if not root.is_dir():
-        raise DatasetError(f"{root} is not a folder.", code="not-found")
-    files = FolderFiles([], [], [])
-    walk = _walk(root, (), None if follow_links else root.resolve(), files.links)
-    for path in sorted(walk, key=lambda path: path.relative_to(root).parts):
-        (files.images if path.suffix.lower() in SUFFIXES else files.others).append(path)
-    files.links.sort()
-    return files
-
-
-def leads_out(path: Path, root: Path) -> bool:
-    """Return whether a path is outside the folder `root`, a real path, once its links are followed."""
-    return not path.resolve().is_relative_to(root)
-
-
-def _walk(folder: Path, above: tuple[Path, ...], inside: Path | None, links: list[Path]) -> Iterator[Path]:
-    """Yield the files under `folder`.
-
-    Args:
-        folder: The folder.
-        above: The real paths of the folders above it.
-        inside: The real folder that no link may lead out of; None for any place.
-        links: Gets the links that do.
-    """
-    real = folder.resolve()
-    if real in above:
-        return
-    try:
-        entries = list(folder.iterdir())
-    except OSError as error:
-        raise DatasetError(f"the folder {folder} cannot be read: {error.strerror}.", code="unreadable-file") from None
-    for path in entries:
-        if path.name.startswith("."):
-            continue
-        is_folder = path.is_dir()
-        if not (is_folder or path.is_file()):
-            continue
-        if inside is not None and path.is_symlink() and leads_out(path, inside):
-            links.append(path)
-        elif is_folder:
-            yield from _walk(path, (*above, real), inside, links)
-        else:
-            yield path
+    files = list_files(root, follow_links)
+    left_out = files.left_out(root)
+    for line in left_out_lines(left_out["unreadable"], left_out["excluded"]):
+        note_once(f"{root}: {line}")
+    return files.images
 
 
 def _classes(root: Path, names: Sequence[str]) -> tuple[np.ndarray, tuple[str, ...]]:
     """Return labels, int64 [n], and class names."""
     if not names:
         raise DatasetError(f"{root} holds no images ({', '.join(sorted(SUFFIXES))}).", code="no-images")
-    folders = [name.rpartition("/")[0] for name in names]
+    folders = [canonical(escaped(name.rpartition("/")[0])) for name in names]
     if "" in folders:
         stray = names[folders.index("")]
         raise DatasetError(

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from PIL import Image, ImageOps
 
+from zoo.console import note
 from zoo.data import decoder, decoder_pool
-from zoo.data.decoder import FORMATS, in_mode
+from zoo.data.decoder import FORMATS, DecodedFile, in_mode
 from zoo.errors import ImageError, ImageTooLargeError
 from zoo.files import open_at_once
 
@@ -24,10 +26,10 @@ ImageLike = str | os.PathLike[str] | bytes | Image.Image | np.ndarray
 """A path, the bytes of an image file, a PIL image, or a uint8 array [H, W], [H, W, 1], [H, W, 3] or [H, W, 4]."""
 
 SUFFIXES = frozenset(
-    {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".avif", ".gif", ".bmp", ".tif", ".tiff"}
-    | {".ppm", ".pgm", ".pbm", ".pnm"}
+    {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".avif", ".heic", ".heif", ".hif"}
+    | {".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm"}
 )
-"""Suffixes of the files that count as images when a folder is read."""
+"""Suffixes of the files that count as images when a folder is read; others do by their first bytes."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Limits:
     """Limits on an image, checked before any pixel is decoded."""
 
     max_bytes: int = 64 * 2**20
-    max_pixels: int = 80_000_000  # below the 89 million at which Pillow itself begins to warn
+    max_pixels: int = 210_000_000  # of a JPEG; `decoder.WHOLE_PIXELS` of what cannot be decoded at a fraction
 
 
 DEFAULT_LIMITS = Limits()
@@ -61,7 +63,7 @@ def open_image(source: ImageLike, limits: Limits = DEFAULT_LIMITS, draft: int | 
         return _from_array(source, limits)
     if isinstance(source, Image.Image):
         return _from_pil(source, limits)
-    return open_file(source, limits, draft)[0]
+    return open_file(source, limits, draft).image
 
 
 def open_file(
@@ -69,10 +71,26 @@ def open_file(
     limits: Limits = DEFAULT_LIMITS,
     draft: int | None = None,
     square: dict[str, Any] | None = None,
-) -> tuple[Image.Image, tuple[int, int]]:
-    """Return the image in a file as `open_image` does, or a square of it, and its full upright size (width, height)."""
-    job = decoder_pool.Job(_describe(source), limits.max_pixels, draft, square)
-    return decoder_pool.decode(_read(source, limits), job)
+) -> DecodedFile:
+    """Return the image in a file as `open_image` does, or a square of it, with what else is known about it.
+
+    A note about a file that has a name is said on stderr, the first time.
+    """
+    name = _describe(source)
+    decoded = decoder_pool.decode(_read(source, limits), decoder_pool.Job(name, limits.max_pixels, draft, square))
+    if not isinstance(source, bytes):
+        _say(name, decoded.notes)
+    return decoded
+
+
+_SAID = set[str]()
+
+
+def _say(name: str, notes: Iterable[str]) -> None:
+    for text in notes:
+        if text not in _SAID:
+            _SAID.add(text)
+            note(f"{name}: {text} (said once; other files may be like it)")
 
 
 def _describe(source: Any) -> str:
@@ -93,7 +111,9 @@ def _read(source: Any, limits: Limits) -> bytes:
         message = f"an image is a path, bytes, a PIL image or a uint8 array, not {type(source).__name__}."
         raise ImageError(message, code="unreadable-image")
     if size > limits.max_bytes:
-        raise ImageTooLargeError(f"{_describe(source)} has {size:,} bytes; at most {limits.max_bytes:,} are accepted.")
+        setting = "the limit max_bytes; of a service --max-bytes"
+        message = f"{_describe(source)} has {size:,} bytes; at most {limits.max_bytes:,} are accepted ({setting})."
+        raise ImageTooLargeError(message)
     if not data:
         raise ImageError(f"{_describe(source)} is empty.", code="unreadable-image")
     return data
@@ -122,7 +142,10 @@ def _from_pil(source: Image.Image, limits: Limits) -> Image.Image:
     try:
         decoder.check_size(source, name, limits.max_pixels)
         source.load()
-        return decoder.to_8bit(ImageOps.exif_transpose(source), name)  # exif_transpose returns a copy
+        notes: list[str] = []
+        made = decoder.to_8bit(ImageOps.exif_transpose(source), name, notes)  # exif_transpose returns a copy
+        _say(name, notes)
+        return made
     except Exception as error:  # Pillow's decoders raise nearly anything on damaged data
         refusal = error if isinstance(error, decoder.Refusal) else decoder.refusal_of(error, name)
         raise decoder_pool.error_of(refusal.code, refusal.message) from None
@@ -142,5 +165,5 @@ def _from_array(array: np.ndarray, limits: Limits) -> Image.Image:
         )
     # A copy, since Pillow may share the array's memory.
     return decoder.to_8bit(
-        Image.fromarray(np.array(array[..., 0] if array.ndim == 3 and grey else array, order="C")), ""
+        Image.fromarray(np.array(array[..., 0] if array.ndim == 3 and grey else array, order="C")), "", []
     )

@@ -136,5 +136,5 @@ def to_pixels(source: ImageLike, preprocessing: Preprocessing, limits: Limits | 
     if isinstance(source, np.ndarray | Image.Image):
         image = centre_square(open_image(source, limits), square)
     else:  # cut by the process that decodes, so that fewer pixels are passed on
-        image = open_file(source, limits, preprocessing.resize, square)[0]
+        image = open_file(source, limits, preprocessing.resize, square).image
     return np.asarray(image, dtype=np.uint8).reshape(preprocessing.shape)

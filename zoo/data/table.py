@@ -9,7 +9,6 @@ from __future__ import annotations
 import codecs
 import csv
 import os
-import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -22,6 +21,7 @@ from zoo.console import note_once
 from zoo.data import formats
 from zoo.data.columns import Column, Kind, check_kinds, parse_column
 from zoo.data.dataset import BOTH, FOLDER, QUERY, SPLITS, WHOLE, Dataset
+from zoo.data.names import FileFinder, Paths, canonical, escaped
 from zoo.errors import DatasetError, UsageError, ZooError
 from zoo.paths import expand, is_folder
 from zoo.render import read_cell
@@ -131,12 +131,21 @@ def training_images(path: str | Path) -> list[tuple[Path, str]]:
     """
     path = as_text(path)
     rows = read_image_rows(path)
-    return [(image_path(path, row[IMAGE]), row[LABEL]) for row in rows if row.get(SPLIT, SPLITS[0]) == SPLITS[0]]
+    names = image_paths(path, [row[IMAGE] for row in rows])
+    pairs = zip(names, rows, strict=True)
+    return [(image, row[LABEL]) for image, row in pairs if row.get(SPLIT, SPLITS[0]) == SPLITS[0]]
 
 
-def image_path(path: Path, image: str) -> Path:
-    """Return the path of an image that the table at `path` names relative to its own folder."""
-    return path.parent / expand(image)
+def image_paths(path: Path, images: Iterable[str]) -> list[Path]:
+    """Return the paths of images that the table at `path` names relative to its own folder.
+
+    A name that no file has may differ from a file's by Unicode form, letter case or backslashes.
+
+    Raises:
+        UsageError: If several files could be meant.
+    """
+    finder = FileFinder()
+    return [finder.find(path.parent, image) for image in images]
 
 
 def _split_dataset(path: Path, rows: list[Row], split: str) -> Dataset:
@@ -153,7 +162,7 @@ def _split_dataset(path: Path, rows: list[Row], split: str) -> Dataset:
     classes, labels = np.unique([row[LABEL] for row in rows], return_inverse=True)
     names = [row[IMAGE] for row in rows]
     root = as_text(path)
-    images = [image_path(root, name) for name in names]
+    images = image_paths(root, names)
     factors = _query_factor(path, rows)
     coded = labels.astype(np.int64)
     return Dataset(FOLDER, split, images, coded, tuple(map(str, classes)), names, factors, path.name)
@@ -230,7 +239,7 @@ def _csv_rows(
     try:
         with path.open(encoding=encoding, newline="") as file:
             reader = csv.DictReader(file, strict=True, delimiter=delimiter)
-            reader.fieldnames = header = [read_cell(name) for name in reader.fieldnames or ()]
+            reader.fieldnames = header = [canonical(read_cell(name)) for name in reader.fieldnames or ()]
             if len(header) == 1 and (mark := next((mark for mark in ";\t|" if mark in header[0]), "")):
                 message = (
                     f"{path} separates its columns by {mark!r}: name that with --delimiter, or save it with commas."
@@ -245,7 +254,7 @@ def _csv_rows(
                             f'{len(header)}; a comma within a cell needs quotation marks, as "a, b".',
                             code="invalid-table",
                         )
-                    yield reader.line_num, {name: cell and read_cell(cell) for name, cell in row.items()}
+                    yield reader.line_num, {name: cell and _cell(name, cell) for name, cell in row.items()}
 
             yield header, rows()
     except OSError as error:
@@ -253,6 +262,11 @@ def _csv_rows(
     except (UnicodeError, csv.Error) as error:
         message = f"{path} cannot be read as CSV in {how.encoding}: {error}. Name another encoding with --encoding."
         raise UsageError(message, code="invalid-table") from None
+
+
+def _cell(name: str, cell: str) -> str:
+    """Return a cell of a column. The name of a file stays unchanged; other texts are equal if they look the same."""
+    return read_cell(cell) if name in (IMAGE, PATH) else canonical(read_cell(cell))
 
 
 def _table_columns(path: Path, header: list[str], labelled: bool) -> dict[str, str]:
@@ -286,13 +300,14 @@ def _check_unique(path: Path, header: list[str], names: Iterable[str]) -> None:
 
 def _check_image_rows(path: Path, rows: list[tuple[int, dict[str, str]]], labelled: bool) -> None:
     seen: set[str] = set()
-    for line, row in rows:
+    places = image_paths(path, [row[IMAGE] for _, row in rows])
+    for (line, row), image in zip(rows, places, strict=True):
         at = f"{path}, line {line}"
         if labelled and not (row[IMAGE] and row[LABEL]):
             raise UsageError(f"{at}: an image and a label are needed, both.", code="invalid-table")
         if not row[IMAGE]:
             raise UsageError(f"{at}: an image is needed.", code="invalid-table")
-        place = os.path.abspath(image_path(path, row[IMAGE]))  # noqa: PTH100  # Path.absolute keeps ".."
+        place = os.path.abspath(image)  # noqa: PTH100  # Path.absolute keeps ".."
         if place in seen:
             raise UsageError(f"{at}: {row[IMAGE]} is listed twice.", code="invalid-table")
         if row.get(SPLIT, SPLITS[0]) not in (*SPLITS, VALIDATION):
@@ -403,15 +418,13 @@ def read_label_file(
     file = _read_labels(path, lists=False, how=how)
     if folder is None:
         return file
-    root = expand(folder).resolve()
-    composed = {unicodedata.normalize("NFC", source): source for source in sources}
+    root, names, finder = expand(folder).resolve(), Paths(sources), FileFinder()
 
     def below(name: str) -> str:
-        if name in sources:
-            return name
-        image = image_path(expand(path), name).resolve()
-        name = image.relative_to(root).as_posix() if image.is_relative_to(root) else name
-        return name if name in sources else composed.get(unicodedata.normalize("NFC", name), name)
+        if (source := names.find(name)) is not None:
+            return source
+        image = finder.find(expand(path).parent, name).resolve()
+        return escaped(image.relative_to(root).as_posix()) if image.is_relative_to(root) else name
 
     return replace(file, rows=tuple(replace(row, path=below(row.path)) for row in file.rows))
 

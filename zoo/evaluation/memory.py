@@ -202,7 +202,10 @@ def temporary_map(shape: tuple[int, ...]) -> np.memmap:
     size = 4 * math.prod(shape)
     try:
         with tempfile.TemporaryFile() as file:
-            os.posix_fallocate(file.fileno(), 0, size)  # otherwise a full disk would kill the process later
+            if hasattr(os, "posix_fallocate"):  # neither macOS nor Windows
+                os.posix_fallocate(file.fileno(), 0, size)  # otherwise a full disk would kill the process later
+            else:
+                file.truncate(size)
             return np.memmap(file, np.float32, "r+", shape=shape)
     except OSError as error:
         raise EvaluationError(

@@ -70,6 +70,7 @@ from serving.gallery.types import (
     parse_model,
     vector_to_blob,
 )
+from zoo.data.names import canonical
 from zoo.errors import GalleryError, GalleryExistsError, GalleryNotFoundError, ItemConflictError
 from zoo.files import LockHeldError
 from zoo.models.card import Card
@@ -303,7 +304,7 @@ class MilvusStore:
         self._next_change()
 
     def item_of_key(self, key: str) -> Item:
-        rows = self.connection.rows(self.collection, f"key == {quoted(key)}", ITEM) if key else []
+        rows = self.connection.rows(self.collection, f"key == {quoted(canonical(key))}", ITEM) if key else []
         if not rows:
             raise no_item(key)
         return item_of(max(rows, key=lambda row: (row["change"], row["id"])))
@@ -357,10 +358,12 @@ class MilvusStore:
             ItemConflictError: If the key is another item's.
             UsageError: If it cannot be a key.
         """
+        label = canonical(label) if isinstance(label, str) else label
+        key = check_key(key) if isinstance(key, str) else key
         changed = {} if isinstance(label, Unchanged) else {"label": label or ""}
         changed |= {} if isinstance(key, Unchanged) else {"key": key or ""}
         with self._writing:
-            owners = self._with_keys([check_key(key)]) if isinstance(key, str) else []
+            owners = self._with_keys([key]) if isinstance(key, str) else []
             for owner in owners:
                 if owner["id"] != item_id:
                     raise key_taken(owner["key"], owner["id"])

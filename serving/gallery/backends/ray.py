@@ -7,6 +7,7 @@ get the same ids as from one process. Embeddings may differ by less than 1e-6, b
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import socket
@@ -42,10 +43,10 @@ _TABLES = 10_000
 FILES = pa.schema({"number": pa.int64(), "path": pa.binary()})
 """Columns of a table of files: number in the list of all files, and full path in the file system's bytes."""
 
-_TEXTS, _BYTES = ("content_sha256", "media_type", "reason"), ("embedding", "thumbnail")
+_TEXTS, _BYTES = ("content_sha256", "media_type", "reason", "photo"), ("embedding", "thumbnail")
 OUTCOMES = pa.schema({"number": pa.int64()} | dict.fromkeys(_TEXTS, pa.string()) | dict.fromkeys(_BYTES, pa.binary()))
-"""Columns of a table of outcomes, one row per file. `reason`: why a file cannot be read. A file that the gallery has
-already has its hash only."""
+"""Columns of a table of outcomes, one row per file. `reason`: why a file cannot be read; `photo`: what is known of
+the photograph, as JSON. A file that the gallery has already has its hash only."""
 
 
 def on_ray(model_ref: str, folder: Path, address: str | None = None, workers: int | None = None) -> Fill:
@@ -144,10 +145,12 @@ class EmbeddingWorker:
             row = {"number": number, "content_sha256": content}
             if has_hash(self.hashes, content):
                 return row
-            pixels, thumbnail = decode_image(data, self.model.preprocessing)
+            pixels, thumbnail, notes, facts = decode_image(data, self.model.preprocessing)
         except (ImageError, OSError) as error:
             return {"number": number, "reason": str(error)}
-        return {**row, "pixels": pixels, "media_type": thumbnail.media_type, "thumbnail": thumbnail.data}
+        photo = json.dumps({"notes": notes, "facts": facts})
+        picture = {"media_type": thumbnail.media_type, "thumbnail": thumbnail.data}
+        return {**row, **picture, "pixels": pixels, "photo": photo}
 
 
 def sorted_hashes(contents: list[str]) -> np.ndarray:
@@ -175,8 +178,10 @@ def _read_file(run: IndexingRun, file: ImageFile, row: dict[str, Any]) -> ReadFi
     content = row["content_sha256"]
     if row["embedding"] is None:
         return ReadFile(file, content)
+    photo = json.loads(row["photo"])
+    run.note(file, photo["notes"])
     vector = np.frombuffer(row["embedding"], "<f4").astype(np.float32)
-    return ReadFile(file, content, vector, Thumbnail(row["thumbnail"], row["media_type"]))
+    return ReadFile(file, content, vector, Thumbnail(row["thumbnail"], row["media_type"]), photo["facts"])
 
 
 def _outcomes(files: list[pa.Table], worker: tuple[Any, ...], batch_size: int, workers: int) -> Iterator[pa.Table]:

@@ -48,7 +48,9 @@ def test_a_reproduction(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "as before\n"
 
 
-def test_the_health_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_health_of_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from training.health import run_folder
 
     record = {"epoch": 1, "indicators": {}}

@@ -68,7 +68,9 @@ def test_modes(mode: str, colour: object, expected: object) -> None:
 
 
 def test_16_bit_png_from_bytes() -> None:
-    assert corner(open_image(encoded(Image.new("I;16", (4, 4), 257 * 30)))) == 30
+    image = Image.new("I;16", (4, 4), 257 * 30)
+    image.putpixel((3, 3), 65535)
+    assert corner(open_image(encoded(image))) == 30
 
 
 def test_palette_and_its_transparency() -> None:
