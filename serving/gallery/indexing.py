@@ -582,7 +582,8 @@ def _embedded(run: IndexingRun, embedder: Embedder, batch: Sequence[_DecodedFile
         if run.has(content) or content in new or (image := _with_pixels(run, embedder, image)).pixels is not None:
             files.append(image)
             new |= {} if run.has(content) else {content: new.get(content, image)}
-    vectors = embedder.embed_pixels(np.stack([image.pixels for image in new.values()])) if new else ()
+    pixels = [image.pixels for image in new.values() if image.pixels is not None]
+    vectors = embedder.embed_pixels(np.stack(pixels)) if pixels else ()
     embedded = {
         content: ReadFile(image.file, content, vector, image.thumbnail)
         for (content, image), vector in zip(new.items(), vectors, strict=True)
