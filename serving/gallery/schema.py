@@ -50,7 +50,7 @@ CREATE TABLE items (
     key TEXT UNIQUE,
     folder TEXT
 );
-CREATE INDEX items_by_label ON items (label, id);
+CREATE INDEX items_by_label ON items (label, id, content);
 CREATE INDEX items_by_source ON items (source);
 CREATE INDEX items_by_content ON items (content, id);
 -- Places whose items somebody removed: an indexed folder does not bring them back.

@@ -88,6 +88,17 @@ GROUP BY key, type, atom ORDER BY items DESC, key, atom LIMIT ?
 """
 """Objects and nulls have no atom. Each member of a list counts once per item, as for a filter."""
 
+MANY_ITEMS = 1000
+"""Items of some images, beside one of each, above which only the best described of each are read."""
+
+_BEST_DESCRIBED = f"""
+SELECT content, {ITEM_COLUMNS} FROM (
+  SELECT *, row_number() OVER (
+    PARTITION BY content ORDER BY key IS NULL, label IS NULL, metadata = '{{{{}}}}', id
+  ) AS rank FROM items WHERE {{where}}
+) AS items WHERE rank <= {MAX_ALSO + 1}
+"""
+
 _KEYS = """
 SELECT DISTINCT one.key FROM (SELECT metadata FROM items ORDER BY id LIMIT ?) AS first, json_each(first.metadata) AS one
 ORDER BY one.key
@@ -393,19 +404,24 @@ class Store:
         Only items that a filter lets through and that are not excluded are among them.
         """
         condition, values = selection.sql()
-        ranked = (
-            "SELECT *, row_number() OVER (PARTITION BY content "
-            "ORDER BY key IS NULL, label IS NULL, metadata = '{}', id) AS rank "
-            f"FROM items WHERE content IN {LISTED} AND id NOT IN {LISTED} AND {condition}"
-        )
-        wanted, excluded = json.dumps(list(contents)), json.dumps(list(exclude))
+        conditions = [f"content IN {LISTED}", *([f"id NOT IN {LISTED}"] if exclude else []), condition]
+        where, wanted = " AND ".join(conditions), json.dumps(list(contents))
+        values = [wanted, *([json.dumps(list(exclude))] if exclude else []), *values]
+        most = len(contents) + MANY_ITEMS
         with self.database.snapshot():
-            present = self._query(f"SELECT id FROM contents WHERE id IN {LISTED}", wanted)
-            items: dict[int, list[Item]] = {content: [] for (content,) in present}
-            sql = f"SELECT content, {ITEM_COLUMNS} FROM ({ranked}) AS items WHERE rank <= {MAX_ALSO + 1} ORDER BY rank"
-            for content, *row in self._query(sql, wanted, excluded, *values):
-                items[content].append(item_from_row(row))
-        return items
+            rows = self._query(f"SELECT content, {ITEM_COLUMNS} FROM items WHERE {where} LIMIT {most}", *values)
+            if len(rows) == most:
+                rows = self._query(_BEST_DESCRIBED.format(where=where), *values)
+            items: dict[int, list[Item]] = {}
+            for content, *row in rows:
+                items.setdefault(content, []).append(item_from_row(row))
+            if empty := [content for content in contents if content not in items]:
+                present = self._query(f"SELECT id FROM contents WHERE id IN {LISTED}", json.dumps(empty))
+                items |= {content: [] for (content,) in present}
+        for shown in items.values():
+            if len(shown) > 1:
+                shown.sort(key=lambda item: item.rank)
+        return {content: shown[: MAX_ALSO + 1] for content, shown in items.items()}
 
     def shared_contents(self) -> list[int]:
         """Return the images that several items show."""

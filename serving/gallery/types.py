@@ -402,7 +402,9 @@ def rank_hits(similarities: np.ndarray, ids: np.ndarray, items: Mapping[int, Seq
             by_image.setdefault(item.content_sha256, (similarity, []))[1].append(item)
     hits = []
     for similarity, items_of_image in by_image.values():
-        item, *others = sorted(items_of_image, key=lambda item: item.rank)
+        item, *others = (
+            sorted(items_of_image, key=lambda item: item.rank) if len(items_of_image) > 1 else items_of_image
+        )
         also = tuple(OtherItem(other.id, other.source, other.label, other.key) for other in others[:MAX_ALSO])
         hits.append(Hit(item.id, similarity, item.label, item.source, key=item.key, also=also))
     return sorted(hits, key=lambda hit: (-hit.similarity, hit.id))

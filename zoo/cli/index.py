@@ -70,7 +70,7 @@ NAMED = 5
   zoo index photos pictures/ --out gallery/ --prune --yes --strict            every night, from cron
   zoo index photos pictures/ --out gallery/ --exclude '*_edited' --watch      as soon as pictures are added
   zoo index photos --vectors rows.npy --table rows.csv --out keyed/           embeddings from zoo embed, by key
-  zoo index photos pictures/ --out gallery/ --labels shop.csv --delimiter ";" --column sku=text
+  zoo index photos pictures/ --out gallery/ --labels shop.csv --encoding cp1252 --column sku=text
 
 An item is an image at a place: a changed file is the same item with a new image, and keeps label, metadata and key.
 Images that cannot be read are left out and listed: the exit status is 0, with --strict 1. A refused key makes it 1.""",

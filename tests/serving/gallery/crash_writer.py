@@ -130,7 +130,8 @@ def take(gallery: VectorGallery, notes: Notes, rng: np.random.Generator, step: i
             put(gallery, notes, rng, 10**6 * notes.seed + 100 * step)
         case "describe":
             for item in gallery.store.sample(1):
-                say(gallery, notes, item.id, f"{notes.seed}-{step}")
+                if item.key is None:  # a put replaces the metadata of the others
+                    say(gallery, notes, item.id, f"{notes.seed}-{step}")
 
 
 def put(gallery: VectorGallery, notes: Notes, rng: np.random.Generator, first: int) -> None:

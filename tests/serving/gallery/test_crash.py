@@ -238,7 +238,8 @@ def still_right(reader: VectorGallery, ledger: Ledger) -> VectorGallery:
         reader = VectorGallery.open(ledger.path)
         ids, _ = content(reader)
     assert reader.card.name == ledger.model
-    assert ids.tolist() == list(ledger.labels)
+    assert ids.tolist() == list(reader.store.content_labels())
+    assert list(reader.store.labels()) == list(ledger.labels)
     return reader
 
 
@@ -248,8 +249,8 @@ def check_searches(gallery: VectorGallery, plan: TuningPlan, rng: np.random.Gene
     Return the recall of the k nearest, of up to 300 items as queries.
     """
     with closing(Store(Path(gallery.address) / STORE)) as store:
-        ids = np.array(list(store.labels()))
-        _, truth = store.embeddings(ids.tolist())
+        ids = np.array(list(store.content_labels()))
+        _, truth = store.content_embeddings(ids.tolist())
     queries = np.concatenate([truth[rng.permutation(len(truth))[:300]], rng.normal(size=(20, truth.shape[1]))])
     queries = np.asarray(queries / np.linalg.norm(queries, axis=1, keepdims=True), np.float32)
     similarities, found = gallery.neighbours(queries, plan.k)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,12 @@ import pytest
 from PIL import Image
 
 import zoo
-from serving.gallery import VectorGallery
+from serving.gallery import NewItem, VectorGallery
+from serving.gallery.types import MAX_ALSO
 from tests.commandline import run_here
 from tests.raising import raises
 from tests.serving import toys
+from tests.serving.gallery.test_gallery import CARD, unit_rows
 from tests.serving.running import local_client
 from zoo.errors import UsageError
 from zoo.models.load import Embedder
@@ -178,6 +180,17 @@ def test_products_that_share_a_picture_are_items_and_one_result(
     assert [hit["also"] for hit in told] == [[asdict(other) for other in hit.also] for hit in hits]
     run_here("search", gallery, tmp_path / "query.png")
     assert "POT-2" in capsys.readouterr().out
+
+
+def test_a_picture_that_thousands_of_products_share_is_one_result(tmp_path: Path) -> None:
+    with VectorGallery.create(tmp_path / "gallery", CARD, "toy") as gallery:
+        (vector,) = unit_rows(1)
+        item = NewItem("none.png", vector, toys.thumbnail(1), "a" * 64)
+        gallery.put([replace(item, key=f"K{number}", label="x" if number == 1500 else None) for number in range(2000)])
+        (hit,) = gallery.search(vector[None], 10)[0]
+        assert (hit.key, len(hit.also)) == ("K1500", MAX_ALSO), "the best described one, and not all others"
+        (hit,) = gallery.search(vector[None], 10, exclude_ids=[hit.id])[0]
+        assert (hit.key, gallery.store.count()) == ("K0", 2000)
 
 
 def nearest_of_groups(hits: Iterable[Any], key: str, items: dict[int, dict[str, Any]]) -> list[int]:
