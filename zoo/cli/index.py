@@ -68,7 +68,7 @@ NAMED = 5
   zoo index photos pictures/ --out gallery/ --on ray --ray-workers 8          eight processes here
   zoo index photos pictures/ --out gallery/ --on ray --ray-address auto       those of this cluster
   zoo index photos pictures/ --out gallery/ --prune --yes --strict            every night, from cron
-  zoo index photos pictures/ --out gallery/ --exclude '*_edited' --watch      as soon as pictures are added
+  zoo index photos pictures/ --out gallery/ --exclude '*_edited' --location   without some names; with places
   zoo index photos --vectors rows.npy --table rows.csv --out keyed/           embeddings from zoo embed, by key
   zoo index photos pictures/ --out gallery/ --labels shop.csv --encoding cp1252 --column sku=text
 

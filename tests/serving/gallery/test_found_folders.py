@@ -241,3 +241,33 @@ def test_names_are_found_by_the_nearest_spelling(tmp_path: Path) -> None:
     assert names.find("f.png") is None
     missing = FileFinder().find(tmp_path, "no\\such.png")
     assert missing == tmp_path / "no\\such.png", "a missing file keeps the name that was written"
+
+
+# What the camera wrote
+
+
+def test_facts_of_photographs_become_metadata(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = pictures(tmp_path / "p", "drawing.png")
+    for number, (date, make) in enumerate((("2022:06:01 10:00:00", "Apple"), ("2023:07:02 11:00:00", "NIKON"))):
+        exif = Image.Exif()
+        exif[0x010F], exif[0x0110] = make, "One"
+        exif.get_ifd(0x8769)[0x9003] = date
+        exif.get_ifd(0x8825).update({1: "N", 2: (48.0, 30.0, 0.0), 3: "E", 4: (9.0, 3.0, 0.0)})
+        noise = np.random.default_rng(number).integers(0, 256, (60, 80, 3), np.uint8)
+        Image.fromarray(noise).save(folder / f"{number}.jpg", exif=exif.tobytes())
+    shown = {"taken": "2023-07-02T11:00:00", "camera": "NIKON One", "width": 80, "height": 60}
+    named = table(folder, ("0.jpg", "", ""), ("1.jpg", "", ""))
+    named.write_text("path,camera\n1.jpg,mine\n")
+    for out, options, expected in (
+        ("plain", (), shown),
+        ("places", ("--location",), {**shown, "latitude": 48.5, "longitude": 9.05}),
+        ("table", ("--labels", named), {**shown, "camera": "mine"}),
+    ):
+        for _ in range(2):
+            status, report = index(folder, tmp_path / out, *options, capsys=capsys)
+            assert (status, report["moved"], report["items"]) == (0, 0, 3)
+        where = {"taken": {"gte": "2023", "lt": "2024"}, "width": {"gte": 80}}
+        with VectorGallery.open(tmp_path / out) as gallery:
+            (item,) = gallery.store.items(limit=9, selection=Filter((), where))
+            assert (item.source, item.metadata) == ("1.jpg", expected)
+            assert {other.source: other.metadata for other in gallery.store.items(limit=9)}["drawing.png"] == {}
