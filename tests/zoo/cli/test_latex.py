@@ -1,4 +1,4 @@
-"""`--latex`: tables with the rules of booktabs, and everything else as comments, so that the output compiles as it is."""
+"""`--latex`: tables with the rules of booktabs, and everything else as comments, so that the output can be compiled."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ def test_a_reproduction(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "as before\n"
 
 
-def test_the_health_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_health_of_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from training.health import run_folder
 
     record = {"epoch": 1, "indicators": {}}
