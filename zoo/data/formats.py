@@ -12,11 +12,11 @@ import io
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -45,6 +45,9 @@ DESCRIBED = ("metadata.jsonl", "metadata.parquet")
 
 LABELS = ("label", "labels", "cls", "class", "category", "fine_label")
 """Columns that are taken for the class, the first that there is."""
+
+SHARD_ROWS = 256
+"""Rows of a Parquet file that are in memory at a time."""
 
 HUB = re.compile(r"hf://(?:datasets/)?([\w.-]+/[\w.-]+)|([\w.-]+/[\w.-]+)")
 
@@ -187,8 +190,14 @@ def _open(path: Path, hub: str | None) -> dict[str, Any]:
             opened = datasets.load_dataset(hub, streaming=True)
         elif any((path / name).is_file() for name in ON_DISK):
             opened = datasets.load_from_disk(str(path))
+        elif path.suffix.lower() == ".parquet" and path.is_file():
+            opened = _Shards([path])
         elif path.is_dir():
-            opened = datasets.load_dataset(str(path), streaming=True)
+            files = datasets.load_dataset_builder(str(path)).config.data_files or {}
+            if all(Path(file).suffix.lower() == ".parquet" for part in files.values() for file in part):
+                opened = {split: _Shards([Path(file) for file in part]) for split, part in files.items()}
+            else:
+                opened = datasets.load_dataset(str(path), streaming=True)
         else:
             kind = FILES[path.suffix.lower()]
             opened = datasets.load_dataset(kind, data_files=str(path), streaming=True)
@@ -198,6 +207,32 @@ def _open(path: Path, hub: str | None) -> dict[str, Any]:
         ) from None
     parts = dict(opened) if isinstance(opened, Mapping) else {"": opened}
     return parts if len(parts) > 1 else {"": next(iter(parts.values()))}
+
+
+class _Shards:
+    """Rows of Parquet files, read in pieces. The library `datasets` would stream them, too, but import torch for it.
+
+    Args:
+        files: The files, all with the columns of the first.
+    """
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        import datasets
+        from pyarrow import parquet
+
+        self.files, self._open = files, parquet.ParquetFile
+        with self._open(files[0]) as first:
+            self.features = datasets.Features.from_arrow_schema(first.schema_arrow)
+
+    def cast_column(self, name: str, kind: Any) -> Self:
+        """Return the same rows: images are not decoded."""
+        return self
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for path in self.files:
+            with self._open(path) as file:
+                for batch in file.iter_batches(SHARD_ROWS):
+                    yield from batch.to_pylist()
 
 
 def _items(part: Any) -> Iterator[dict[str, Any]]:

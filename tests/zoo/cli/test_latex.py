@@ -1,4 +1,4 @@
-"""`--latex`: tables with the rules of booktabs, and everything else as comments, so that the output compiles as it is."""
+"""`--latex`: tables with the rules of booktabs, and everything else as comments, so that the output can be compiled."""
 
 from __future__ import annotations
 

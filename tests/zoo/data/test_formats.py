@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import subprocess
+import sys
 import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -211,3 +213,28 @@ def test_rows_without_labels_can_be_read(birds: Path, own_zoo: Path) -> None:
     from zoo.data.formats import table_of
 
     assert load_unlabelled("all", table_of(part)).classes == ("",)
+
+
+READ = """
+import resource, sys
+from zoo.data import load_dataset
+images = load_dataset("folder", "all", sys.argv[1])
+print(len(images), len(images.classes), "torch" in sys.modules, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_rows_of_parquet_take_under_500_mb(tmp_path: Path, own_zoo: Path) -> None:
+    datasets, stream = pytest.importorskip("datasets"), io.BytesIO()
+    Image.new("RGB", (16, 16)).save(stream, "PNG")
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=list("abcdefgh"))})
+    # Bytes behind the end of a picture make it another one.
+    images = [{"bytes": stream.getvalue() + number.to_bytes(4), "path": None} for number in range(100_000)]
+    table = datasets.Dataset.from_dict(
+        {"image": images, "label": [number % 8 for number in range(100_000)]}, features=features
+    )
+    table.to_parquet(str(tmp_path / "large.parquet"))
+    words = [sys.executable, "-c", READ, str(tmp_path / "large.parquet")]
+    rows, classes, has_torch, peak = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
+    assert (rows, classes, has_torch) == ("100000", "8", "False")
+    assert int(peak) < 500_000  # KiB
