@@ -262,9 +262,9 @@ class SearchHit(Hit):
 
     p_same: probability that it has the query's class: the share of such results among those whose similarity is as far
     above the query's background, the mean similarity of its 21st to 50th result without filters; 1 for the identical
-    image, null if the gallery was not calibrated. likely: whether it is likely to show what the query shows, by p_same or
-    else by the model's default curve; null where neither is known, and for texts. thumbnail: path at the service. rerank_score: only of re-ranked
-    results, which it orders, highest first.
+    image, null if the gallery was not calibrated. likely: whether it is likely to show what the query shows, by p_same
+    or else by the model's default curve; null where neither is known, and for texts. thumbnail: path at the service.
+    rerank_score: only of re-ranked results, which it orders, highest first.
     """
 
     p_same: float | None = Field(...)

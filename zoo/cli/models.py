@@ -560,7 +560,12 @@ def baseline(
 
     statistics = _numbers("--mean", mean), _numbers("--std", std)
     if name.endswith(".onnx"):
-        unused = {"--architecture": architecture, "--whiten": whiten, "--whiten-on": whiten_on, "--dim": dim}
+        unused: dict[str, Any] = {
+            "--architecture": architecture,
+            "--whiten": whiten,
+            "--whiten-on": whiten_on,
+            "--dim": dim,
+        }
         unused |= {"--shrink": shrink, "--power": power, "--squeeze": squeeze or None}
         _check_without_effect(
             unused | {"--joint": joint or None, "--half": half or None, "--gem": gem, "--sha256": sha256},
