@@ -1,9 +1,9 @@
 """Relevance without labels: whether a result of a search is likely to show what the query shows.
 
 The similarity alone does not tell it, and neither does the number of results: a search always finds something. The
-contrast does, which is how many standard deviations a similarity lies above the query's similarities to a sample of the
-gallery. A model's `relevance.json` has a default curve from contrasts to probabilities. It was fitted to searches of
-several subjects, each embedded without knowledge of the subject (docs/lab/shipped-models.md). Labels of a gallery give a better
+contrast does: the similarity, less the mean similarity of the query to a sample of the gallery, in standard deviations.
+A model's `relevance.json` has a default curve from contrasts to probabilities. It was fitted to searches of several
+subjects, each embedded without knowledge of the subject (docs/lab/shipped-models.md). Labels of a gallery give a better
 one (zoo.evaluation.calibration).
 """
 
