@@ -24,6 +24,7 @@ from zoo.errors import UsageError, ZooError
 from zoo.files import atomic_folder, read_json, sha256_of, write_json
 from zoo.models.baselines import PRETRAINED
 from zoo.models.card import Card, read_card
+from zoo.models.folder import RELEVANCE_FILE
 from zoo.models.golden import draw_images, read_golden, write_golden
 from zoo.models.names import find_model
 from zoo.models.network import load_network, save_network
@@ -50,8 +51,9 @@ def store(source: Path, target: Path, description: str) -> Card:
     images = draw_images()
     if card.method == PRETRAINED:
         images = read_golden(source)[0]  # drawn by `zoo baseline`
-    else:
-        shutil.copyfile(source / "log.jsonl", target / "log.jsonl")
+    for name in ("log.jsonl", RELEVANCE_FILE):
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
     write_golden(target, card, images, open_model(target, card, device="cpu")[0])
     return card
 

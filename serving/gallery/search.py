@@ -282,7 +282,7 @@ class Searcher(Encoder):
 
 
 class _Sample:
-    """Vectors of items that a gallery is sampled by, drawn evenly and again after many changes. Threads may share it."""
+    """Vectors of a sample of a gallery's items, drawn evenly, and again after many changes. Threads may share it."""
 
     def __init__(self, gallery: VectorGallery) -> None:
         self._gallery, self._lock = gallery, threading.Lock()

@@ -268,8 +268,8 @@ class Hit:
         similarity: The cosine, from -1 to 1.
         p_same: Probability that it has the query's class (see `zoo.evaluation.calibration`), 1 for the identical image;
             None without a calibration and for texts.
-        likely: Whether it is likely to show what the query shows: above the line of the gallery's calibration, or of the
-            model's default curve (see `zoo.evaluation.relevance`); None where neither is known.
+        likely: Whether it is likely to show what the query shows, by the gallery's calibration or the model's default
+            curve (see `zoo.evaluation.relevance`); None where neither is known, and for texts.
         rerank_score: What orders re-ranked results, the highest first; None for others.
         also: Other items with the same image, at most `MAX_ALSO`.
         group: Value that no other result has, where results are grouped by a key of the metadata.

@@ -549,7 +549,7 @@ def baselines(
         check_matplotlib()
     images, unreadable = readable_subset(load_dataset(FOLDER, split, data))
     note_left_out(unreadable.values())
-    models, unsuited = available_models(model or (), hub), {}
+    models, unsuited = available_models(model or (), hub), dict[str, str]()
     if not model:
         models, unsuited = suitable_models(models, images)
     comparison = compare_baselines(

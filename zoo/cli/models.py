@@ -528,21 +528,21 @@ def baseline(
         ),
     ] = False,
     shrink: Annotated[
-        float | None,
+        float,
         Option(
             metavar="X",
-            help="add X times the mean variance to every direction's: whitens less, for other subjects (default: .1)",
+            help="add X times the mean variance to every direction's: whitens less, for other subjects",
             rich_help_panel=ADVANCED,
         ),
-    ] = None,
+    ] = 0.1,
     power: Annotated[
-        float | None,
+        float,
         Option(
             metavar="P",
-            help="divide each direction by its variance to the power P: 0 rotates only (default: .5, whitening)",
+            help="divide each direction by its variance to the power P: 0 rotates only, .5 whitens",
             rich_help_panel=ADVANCED,
         ),
-    ] = None,
+    ] = 0.5,
     half: Annotated[
         bool,
         Option(
@@ -556,12 +556,11 @@ def baseline(
 ) -> int:
     """save weights of any kind as a model of your own, whitened if wanted"""
     from zoo import paths
-    from zoo.models.whitening import POWER, SHRINK
 
     statistics = _numbers("--mean", mean), _numbers("--std", std)
     if name.endswith(".onnx"):
-        unused = {"--architecture": architecture, "--whiten": whiten, "--whiten-on": whiten_on, "--dim": dim}
-        unused |= {"--shrink": shrink, "--power": power, "--squeeze": squeeze or None}
+        unused: dict[str, Any] = {"--architecture": architecture, "--whiten": whiten, "--whiten-on": whiten_on}
+        unused |= {"--dim": dim, "--squeeze": squeeze or None}
         _check_without_effect(
             unused | {"--joint": joint or None, "--half": half or None, "--gem": gem, "--sha256": sha256},
             "an ONNX graph",
@@ -577,7 +576,7 @@ def baseline(
     # One file that is not an image does not spoil a folder; a named data set is whole, or it is an error.
     unreadable: dict[int, ImageError] | None = {} if whiten else None
     started = time.monotonic()
-    fit = dim, SHRINK if shrink is None else shrink, POWER if power is None else power
+    fit = dim, shrink, power
     comparison: dict[str, Any] = {}
     texts: list[str] = []
     judge = _judge_into(comparison, texts, images, unreadable, fit)

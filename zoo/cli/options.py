@@ -107,7 +107,12 @@ Precision = Annotated[str, Option("--precision", metavar="P", help=PRECISIONS)]
 OptionalPrecision = Annotated[str | None, Option("--precision", metavar="P", help=f"{PRECISIONS} (default: fp32)")]
 Dim = Annotated[
     int | None,
-    Option("--dim", metavar="N", help="numbers of the embedding, the first and most important ones (default: all)"),
+    Option(
+        "--dim",
+        metavar="N",
+        help="numbers of the embedding, the first and most important ones (default: all)",
+        rich_help_panel=ADVANCED,
+    ),
 ]
 BatchSize = Annotated[int, Option("--batch-size", metavar="N", help="images per step")]
 Seed = Annotated[int, Option("--seed", metavar="N", help="seed of all that is random")]

@@ -1,10 +1,10 @@
 """Relevance without labels: whether a result of a search is likely to show what the query shows.
 
 The similarity alone does not tell it, and neither does the number of results: a search always finds something. The
-contrast does, which is how many standard deviations a similarity lies above the query's similarities to a sample of the
-gallery. A model's `relevance.json` has a default curve from contrasts to probabilities. It was fitted to searches of
-several subjects, each embedded and measured without knowledge of the subject (docs/lab/relevance.md). Labels of a gallery
-give a better one (zoo.evaluation.calibration).
+contrast does: the similarity, less the mean similarity of the query to a sample of the gallery, in standard deviations.
+A model's `relevance.json` has a default curve from contrasts to probabilities. It was fitted to searches of several
+subjects, each embedded without knowledge of the subject (docs/lab/shipped-models.md). Labels of a gallery give a better
+one (zoo.evaluation.calibration).
 """
 
 from __future__ import annotations
@@ -61,7 +61,11 @@ class RelevanceCurve:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Return the curve of JSON values, which may have further keys. Raises `KeyError`, `TypeError`, `ValueError`."""
+        """Return the curve of JSON values, which may have further keys.
+
+        Raises:
+            KeyError, TypeError, ValueError: If they are not a curve's.
+        """
         own = {field.name: values[field.name] for field in fields(cls)}
         pairs = {name: (float(own[name][0]), float(own[name][1])) for name in ("first", "later")}
         curve = cls(**pairs, line=float(own["line"]))

@@ -377,7 +377,7 @@ def _whiten(
     judge: Judge | None,
     images: Dataset | Sequence[ImageLike],
 ) -> None:
-    """Give a model a whitening head fitted on its trunk's features [n, f], unless the judge prefers it plain.
+    """Add a whitening head to a model, fitted on its trunk's features [n, f], unless the judge prefers it plain.
 
     A head that the model has is applied before, so that the new one is both maps in one.
 

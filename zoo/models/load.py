@@ -81,7 +81,7 @@ class Embedder:
         if not is_ordered(self.folder, self.card):
             raise UsageError(
                 f"the numbers of {self.card.name} are in no order of importance, so that {dim} of them are not an "
-                "embedding; those of whitened models (zoo baseline --whiten) and of PCA and LDA heads are.",
+                "embedding; those of whitened models and of PCA and LDA heads are.",
                 code="not-available",
             )
         return replace(self, card=self.card.shortened(dim), run=lambda pixels: prefix(self.run(pixels), dim))
