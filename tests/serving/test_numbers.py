@@ -69,8 +69,8 @@ def test_monstrous_values_are_refused(http: TestClient, monster: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["label", "text"])
-def test_half_a_million_wrong_values_are_refused_by_the_first(http: httpx.Client, name: str) -> None:
-    body = b'{"%s": [%s]}' % (name.encode(), b",".join([b"1"] * 450_000))
+def test_many_wrong_values_are_refused_by_the_first(http: httpx.Client, name: str) -> None:
+    body = b'{"%s": [%s]}' % (name.encode(), b",".join([b"1"] * 390_000))
     answer = http.post("/search", content=body, headers={"content-type": "application/json"})
     assert answer.status_code == 422
     assert len(answer.content) < 2000

@@ -58,7 +58,9 @@ def serve(
     ] = None,
     embed: Annotated[
         str | None,
-        Option(metavar="MODEL", help="model to serve without a gallery, by its name or folder, as OpenAI's API"),
+        Option(
+            metavar="MODEL", help="model to serve without a gallery, by name or folder, as OpenAI's API (default: none)"
+        ),
     ] = None,
     host: Annotated[str, Option(help="address to serve at")] = "127.0.0.1",
     port: Annotated[int, Option(help="port to serve at; 0 takes a free one")] = 3000,

@@ -103,9 +103,9 @@ def test_the_command_lists_them_and_the_measurement_counts_them(
     assert "1 image could not be read; the scores are of the others" in capsys.readouterr().out
     assert main(["info", "toy-pool"]) == 0
     assert ", all of it, 1 unreadable left out, with onnx in fp32" in capsys.readouterr().out
-    (damaged / BROKEN[0]).rename(damaged / "aside")
+    (damaged / BROKEN[0]).rename(damaged.parent / "aside")
     assert main(evaluate_command(damaged, "--strict")) == 0
-    (damaged / "aside").rename(damaged / BROKEN[0])
+    (damaged.parent / "aside").rename(damaged / BROKEN[0])
     for image in list_images(damaged):
         image.write_bytes(b"")
     assert main(evaluate_command(damaged)) == 2

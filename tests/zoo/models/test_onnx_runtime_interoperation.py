@@ -34,10 +34,11 @@ from safetensors.numpy import load_file
 
 def pixels(image, how):
     image = Image.fromarray(image).convert(how["mode"])
-    side, crop = min(image.size) * how["crop"] / how["resize"], how["crop"]
-    left, top = (image.width - side) / 2, (image.height - side) / 2
-    kind = Image.Resampling[how["interpolation"].upper()]
-    image = image.resize((crop, crop), kind, box=(left, top, left + side, top + side))
+    crop, kind = how["crop"], Image.Resampling[how["interpolation"].upper()]
+    width, height = image.size if how.get("squeeze") else 2 * [min(image.size)]
+    width, height = width * crop / how["resize"], height * crop / how["resize"]
+    left, top = (image.width - width) / 2, (image.height - height) / 2
+    image = image.resize((crop, crop), kind, box=(left, top, left + width, top + height))
     return np.asarray(image).reshape(crop, crop, -1)
 def cosine(folder):
     how, golden = json.load(open(f"{folder}/card.json"))["preprocessing"], load_file(f"{folder}/golden.safetensors")
