@@ -77,7 +77,10 @@ def serve(
     ] = None,
     origins: Annotated[
         str | None,
-        Option(metavar="O", help="origins of foreign web pages that may search, as https://shop.example, or *"),
+        Option(
+            metavar="O",
+            help="origins of foreign web pages that may search, as https://shop.example, or * (default: none)",
+        ),
     ] = None,
     device: Annotated[
         str | None,
