@@ -77,7 +77,7 @@ def serve(
     ] = None,
     origins: Annotated[
         str | None,
-        Option(
+        Option(metavar="O", help="origins of web pages that may search: https://shop.example, or * (default: none)"),
             metavar="O",
             help="origins of foreign web pages that may search, as https://shop.example, or * (default: none)",
         ),
