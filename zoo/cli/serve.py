@@ -78,9 +78,6 @@ def serve(
     origins: Annotated[
         str | None,
         Option(metavar="O", help="origins of web pages that may search: https://shop.example, or * (default: none)"),
-            metavar="O",
-            help="origins of foreign web pages that may search, as https://shop.example, or * (default: none)",
-        ),
     ] = None,
     device: Annotated[
         str | None,
