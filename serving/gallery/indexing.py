@@ -525,8 +525,9 @@ def add_files(
 ) -> IndexingReport:
     """Add single files to a gallery, also those whose items somebody has removed.
 
-    An item that is already there stays, and the report names it if its file asks for another label or other metadata;
-    with `update` it gets them. The source of a file is its path below an indexed folder, or its full path.
+    An item that is already there gets the label and the metadata that it lacks. The report names it if its file asks
+    for another label or other metadata; with `update` it gets these too. The source of a file is its path below an
+    indexed folder, or its full path.
     """
     gallery.check_model(embedder.card, reference(embedder.folder))
     files = _placed_below(files, indexed_folders(gallery))
@@ -535,10 +536,13 @@ def add_files(
     fill(run, embedder, files, BATCH_SIZE, progress)
     remember_files(gallery, [file.path for file in files])
     for file, item in run.differing:
-        report.differing.append((file.source, item.id, item.label))
-        if update:
-            gallery.store.describe(item.id, file.label or UNCHANGED, file.metadata or UNCHANGED)
+        label = file.label if update or item.label is None else item.label
+        metadata = {**item.metadata, **file.metadata} if update else {**file.metadata, **item.metadata}
+        if label != item.label or not equal_metadata(metadata, item.metadata):
+            gallery.store.describe(item.id, label or UNCHANGED, metadata)
             report.updated += 1
+        if update or replace(item, label=label, metadata=metadata).differs(file.label, file.metadata):
+            report.differing.append((file.source, item.id, item.label))
     report.items = gallery.store.count()
     return report
 

@@ -130,14 +130,16 @@ def _added_lines(report: IndexingReport, update: bool, copies: list[dict[str, An
     for source, reason in report.unreadable:
         yield f"left out {source}: {reason}"
     for source, item, label in report.differing:
-        outcome = "it is as given now" if update else "it stays unchanged; --update changes it"
+        outcome = "it is as given now" if update else "it keeps what it has; --update changes it"
         yield f"{source}: already there as {item} with {f'label {label}' if label else 'no label'}; {outcome}"
     yield from copy_lines(report)
     for copy in copies:
         of = ", ".join(map(str, copy["of"][:NAMED])) + (", ..." if len(copy["of"]) > NAMED else "")
         yield f"{copy['source']}: added as {copy['id']}; it looks like a copy of {of}"
     replaced = f", {count(report.replaced, 'has', 'have')} another image now" if report.replaced else ""
-    yield f"{report.added:,} added, {report.already_there:,} already there{replaced}; {count(report.items, 'item')}"
+    described = f", {report.updated:,} got a label or metadata" if report.updated else ""
+    there = f"{report.already_there:,} already there{replaced}{described}"
+    yield f"{report.added:,} added, {there}; {count(report.items, 'item')}"
 
 
 def _image_files(images: list[Path], label: str | None, metadata_text: str) -> list[ImageFile]:

@@ -125,6 +125,16 @@ def test_an_existing_item_with_another_label_is_reported(gallery: Path, images: 
     assert (changed.label, changed.metadata, changed.source) == ("second", {"a": 1}, known.source)
 
 
+def test_an_existing_item_gets_what_it_lacks(gallery: Path, images: list[Path], capsys: Capture) -> None:
+    run_here("gallery add", gallery, images[0])
+    run_here("gallery add", gallery, images[0], "--label", "first", "--metadata", '{"a": 1}')
+    assert "already there as" not in capsys.readouterr().out
+    run_here("gallery add", gallery, images[0], "--label", "second", "--metadata", '{"a": 2, "b": 3}')
+    assert "already there as 25 with label first" in capsys.readouterr().out
+    (item,) = [item for item in _items(gallery) if item.id == 25]
+    assert (item.label, item.metadata) == ("first", {"a": 1, "b": 3})
+
+
 def _items(path: Path) -> list[Item]:
     with VectorGallery.open(path) as gallery:
         return gallery.store.items(limit=1000)
