@@ -136,13 +136,14 @@ def sample(tmp_path_factory: pytest.TempPathFactory, small_glyphs: None) -> Path
 def home(tmp_path_factory: pytest.TempPathFactory, sample: Path) -> Path:
     """Return a local zoo with the models that pages name: photos, better and mine."""
     folder = tmp_path_factory.mktemp("documents-home")
-    for name, source in {"photos": "margin-conv4-glyphs", "better": "r-margin-conv4-glyphs"}.items():
-        stand_in = Path(shutil.copytree(zoo.info(source).folder, folder / "models" / name))
-        if name == "photos":  # the real one learnt from ImageNet
-            replace(read_card(stand_in), dataset="in1k").write(stand_in)
-            (stand_in / "recipe.json").unlink()
+    stand_in = Path(shutil.copytree(zoo.info("margin-conv4-glyphs").folder, folder / "models" / "photos"))
+    replace(read_card(stand_in), dataset="in1k").write(stand_in)  # the real one learnt from ImageNet
+    (stand_in / "recipe.json").unlink()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ZOO_HOME", str(folder))
+        # Another model by its weights, which is not worse, so that a gallery may be given it.
+        assert main(["baseline", "margin-conv4-glyphs", "--as", "better", "--half"]) == 0
+        assert main(["export", "better"]) == 0
         words = ["--from", "margin-conv4-glyphs", "--as", "mine", *QUICK]
         assert main(["finetune", str(sample / "pictures"), *words]) == 0
     return folder
