@@ -219,7 +219,8 @@ READ = """
 import re, sys
 from zoo.data import load_dataset
 images = load_dataset("folder", "all", sys.argv[1])
-print(len(images), len(images.classes), "torch" in sys.modules, re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1])
+peak = re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1]
+print(len(images), len(images.classes), "torch" in sys.modules, peak)
 """
 """Read a table, and print its peak of memory in KiB; that of getrusage would have the process that started this one."""
 
