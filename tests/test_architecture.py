@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -136,3 +137,13 @@ def test_a_class_name_has_one_meaning() -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(name)
     assert {name: modules for name, modules in places.items() if len(modules) > 1} == {}
+
+
+@pytest.mark.parametrize("name", ["losses", "miners", "samplers"])
+def test_type_checkers_see_every_class_of_a_public_module(name: str) -> None:
+    """zoo/losses.py and its like name the classes for type checkers; at run time they are those of the tables."""
+    imports = [
+        node for node in ast.walk(ast.parse((ROOT / f"zoo/{name}.py").read_text())) if isinstance(node, ast.ImportFrom)
+    ]
+    named = {alias.asname for node in imports for alias in node.names if (node.module or "").startswith("training.")}
+    assert named == set(dir(import_module(f"zoo.{name}")))

@@ -58,6 +58,12 @@ class ClassTable(UserDict[str, Any]):
             return value
         return self._imported(value)
 
+    @property
+    def class_names(self) -> list[str]:
+        """Return the own names of the classes, in alphabetical order."""
+        values = (*self.data.values(), *self.others)
+        return sorted({value.partition(":")[2] for value in values if isinstance(value, str)})
+
     def class_named(self, name: str) -> Any:
         """Return the class of its own name: the `__getattr__` of the package, so that it has its classes."""
         for value in (*self.data.values(), *self.others):

@@ -16,35 +16,6 @@ from typing import Any
 
 from training.construction import ClassTable
 
-__all__ = [
-    "AngularLoss",
-    "ArcFaceLoss",
-    "CircleLoss",
-    "ContrastiveLoss",
-    "CosFaceLoss",
-    "DaNCELoss",
-    "FastAPLoss",
-    "GeneralizedLiftedStructureLoss",
-    "GroupLoss",
-    "HistogramLoss",
-    "MarginLoss",
-    "MultiSimilarityLoss",
-    "NPairsLoss",
-    "NTXentLoss",
-    "NormalizedSoftmaxLoss",
-    "ProxyAnchorLoss",
-    "ProxyNCALoss",
-    "QuadrupletLoss",
-    "RecallAtKLoss",
-    "SNRTripletLoss",
-    "SignalToNoiseRatioContrastiveLoss",
-    "SmoothAPLoss",
-    "SoftTripleLoss",
-    "SubCenterArcFaceLoss",
-    "SupConLoss",
-    "TripletMarginLoss",
-]
-
 HALF_RADIAN = 28.64788975654116
 
 CONSTANTS: dict[str, dict[str, Any]] = {
@@ -102,3 +73,4 @@ LOSSES = ClassTable(
     CONSTANTS,
 )
 __getattr__ = LOSSES.class_named
+__all__ = LOSSES.class_names  # derived

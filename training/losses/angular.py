@@ -42,6 +42,7 @@ class AngularLoss(MetricLoss):
         parts: See `MetricLoss`.
     """
 
+    main_constant = "weight"
     own_distance = "LpDistance(power=1)"
     compares_references = True
     normalize_embeddings = False

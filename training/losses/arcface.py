@@ -34,6 +34,8 @@ class ArcFaceLoss(ClassificationLoss):
         parts: See `MetricLoss` and `ClassVectorLoss`.
     """
 
+    main_constant = "scale"
+
     def __init__(
         self,
         num_classes: int,

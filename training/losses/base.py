@@ -40,6 +40,8 @@ class MetricLoss(nn.Module):
         takes_distance: Whether the loss can compare by another distance than its own.
         own_distance: Its own, as that library names it.
         num_classes: The number of classes that it has parameters for, or None.
+        main_constant: The argument that trials vary: a margin, a scale, a temperature or a weight, of which every
+            multiple is valid; "" without one.
         last_terms: The terms [x]+ of its last batch, in groups and without gradient, if it has such terms.
     """
 
@@ -52,6 +54,7 @@ class MetricLoss(nn.Module):
     takes_distance = False
     own_distance = ""
     num_classes: int | None = None
+    main_constant = ""
     last_terms: tuple[Hinges, ...] = ()
 
     def __init__(self, **parts: Unpack[Parts]) -> None:

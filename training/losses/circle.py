@@ -27,6 +27,7 @@ class CircleLoss(ElementLoss):
         parts: See `MetricLoss`.
     """
 
+    main_constant = "gamma"
     own_distance = "CosineSimilarity(power=1)"
     tuples = Pairs
     compares_references = True

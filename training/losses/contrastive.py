@@ -28,6 +28,7 @@ class ContrastiveLoss(MetricLoss):
         parts: See `MetricLoss`.
     """
 
+    main_constant = "neg_margin"
     takes_distance = True
     tuples = Pairs
     compares_references = True

@@ -28,6 +28,8 @@ class CosFaceLoss(ClassificationLoss):
         parts: See `MetricLoss` and `ClassVectorLoss`.
     """
 
+    main_constant = "scale"
+
     def __init__(
         self,
         num_classes: int,

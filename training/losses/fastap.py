@@ -27,6 +27,7 @@ class FastAPLoss(ElementLoss):
         parts: See `MetricLoss`.
     """
 
+    main_constant = "num_bins"
     own_distance = "LpDistance(power=2)"
     weighs_samples = True
 

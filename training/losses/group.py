@@ -49,6 +49,7 @@ class GroupLoss(MetricLoss):
         RecipeError: If a count is negative, the temperature is not positive, or the similarity or criterion is unknown.
     """
 
+    main_constant = "temperature"
     normalize_embeddings = False
 
     def __init__(

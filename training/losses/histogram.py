@@ -27,6 +27,7 @@ class HistogramLoss(MetricLoss):
         parts: See `MetricLoss`.
     """
 
+    main_constant = "n_bins"
     own_distance = "CosineSimilarity(power=1)"
 
     def __init__(self, n_bins: int = 100, **parts: Unpack[Parts]) -> None:

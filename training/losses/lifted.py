@@ -31,6 +31,7 @@ class GeneralizedLiftedStructureLoss(ElementLoss):
         parts: See `MetricLoss`.
     """
 
+    main_constant = "neg_margin"
     takes_distance = True
     tuples = Pairs
     compares_references = True

@@ -37,6 +37,7 @@ class MarginLoss(MetricLoss):
         parts: See `MetricLoss`.
     """
 
+    main_constant = "margin"
     takes_distance = True
     tuples = Triplets
     joins_pairs = True

@@ -29,6 +29,7 @@ class MultiSimilarityLoss(ElementLoss):
         parts: See `MetricLoss`.
     """
 
+    main_constant = "beta"
     takes_distance = True
     tuples = Pairs
     compares_references = True

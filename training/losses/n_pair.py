@@ -39,6 +39,7 @@ class NPairsLoss(MetricLoss):
         RecipeError: If the choice of pairs is unknown.
     """
 
+    main_constant = "nu"
     takes_distance = True
     tuples = Triplets
     several_negatives = True

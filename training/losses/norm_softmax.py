@@ -30,6 +30,8 @@ class NormalizedSoftmaxLoss(ClassVectorLoss):
         parts: See `MetricLoss` and `ClassVectorLoss`.
     """
 
+    main_constant = "temperature"
+
     def __init__(
         self,
         num_classes: int,

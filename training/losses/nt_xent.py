@@ -27,6 +27,7 @@ class NTXentLoss(MetricLoss):
         parts: See `MetricLoss`.
     """
 
+    main_constant = "temperature"
     takes_distance = True
     tuples = Pairs
     compares_references = True

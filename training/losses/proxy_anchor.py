@@ -31,6 +31,7 @@ class ProxyAnchorLoss(ClassVectorLoss):
         parts: See `MetricLoss` and `ClassVectorLoss`.
     """
 
+    main_constant = "alpha"
     weighs_samples = False
     fills_rows = True
 

@@ -37,6 +37,7 @@ class ProxyNCALoss(ClassVectorLoss):
         RecipeError: If there are fewer than two classes.
     """
 
+    main_constant = "softmax_scale"
     own_distance = "LpDistance(power=2)"
     fills_rows = True
 

@@ -27,6 +27,7 @@ class QuadrupletLoss(MetricLoss):
         squared: Compare squared distances, as Chen et al. do. Revisiting and its published code do not.
     """
 
+    main_constant = "margin"
     tuples = Quadruplets
 
     def __init__(self, margin: float = 0.2, second_margin: float = 0.2, *, squared: bool = False) -> None:

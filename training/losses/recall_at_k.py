@@ -38,6 +38,7 @@ class RecallAtKLoss(MetricLoss):
         RecipeError: If there are not as many recall temperatures as values of k.
     """
 
+    main_constant = "rank_temperature"
     k: Tensor
     recall_temperature: Tensor
 

@@ -29,6 +29,7 @@ class SmoothAPLoss(ElementLoss):
         parts: See `MetricLoss`.
     """
 
+    main_constant = "temperature"
     own_distance = "CosineSimilarity(power=1)"
     weighs_samples = True
 

@@ -31,6 +31,7 @@ class SNRTripletLoss(MetricLoss):
             copied.).
     """
 
+    main_constant = "margin"
     tuples = Triplets
     joins_pairs = True
     compares_references = True

@@ -39,6 +39,8 @@ class SoftTripleLoss(ClassVectorLoss):
         parts: See `MetricLoss` and `ClassVectorLoss`.
     """
 
+    main_constant = "la"
+
     def __init__(
         self,
         num_classes: int,

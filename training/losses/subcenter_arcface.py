@@ -46,6 +46,7 @@ class SubCenterArcFaceLoss(ClassificationLoss):
         RecipeError: If a number is out of range, or there is not one size per class.
     """
 
+    main_constant = "scale"
     margins: Tensor
 
     def __init__(

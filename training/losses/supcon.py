@@ -24,6 +24,7 @@ class SupConLoss(ElementLoss):
         parts: See `MetricLoss`.
     """
 
+    main_constant = "temperature"
     takes_distance = True
     tuples = Pairs
     compares_references = True

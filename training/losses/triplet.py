@@ -31,6 +31,7 @@ class TripletMarginLoss(MetricLoss):
         parts: See `MetricLoss`.
     """
 
+    main_constant = "margin"
     takes_distance = True
     tuples = Triplets
     joins_pairs = True

@@ -13,19 +13,6 @@ from typing import Any
 
 from training.construction import ClassTable, construct
 
-__all__ = [
-    "BatchHardMiner",
-    "DistanceWeightedMiner",
-    "InterClassMiner",
-    "IntraClassMiner",
-    "MultiSimilarityMiner",
-    "RandomMiner",
-    "RhoMiner",
-    "SemihardMiner",
-    "SofthardMiner",
-    "TripletMarginMiner",
-]
-
 MINERS = ClassTable(
     __name__,
     {
@@ -40,9 +27,9 @@ MINERS = ClassTable(
         "rho": "rho:RhoMiner",
         "triplet-margin": "triplet_margin:TripletMarginMiner",
     },
-    others=["triplet_margin:TripletMarginMiner"],
 )
 __getattr__ = MINERS.class_named
+__all__ = MINERS.class_names  # derived
 
 
 def create_miner(name: str, args: Mapping[str, Any]) -> Any:

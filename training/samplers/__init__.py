@@ -10,16 +10,6 @@ from __future__ import annotations
 
 from training.construction import ClassTable
 
-__all__ = [
-    "DDM",
-    "FRD",
-    "SPC",
-    "SPCR",
-    "ClassWeighted",
-    "GreedyCoreset",
-    "MPerClassSampler",
-]
-
 SAMPLERS = ClassTable(
     __name__,
     {
@@ -34,3 +24,4 @@ SAMPLERS = ClassTable(
     others=["m_per_class:MPerClassSampler"],
 )
 __getattr__ = SAMPLERS.class_named
+__all__ = SAMPLERS.class_names  # derived

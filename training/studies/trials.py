@@ -9,6 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from training.losses import LOSSES
 from training.recipe import Recipe
 from training.studies.study import slug
 from zoo.errors import UsageError
@@ -32,35 +33,6 @@ SEARCH_RULE = (
 
 DECORRELATED = "decorrelated"
 """The arm of Sharing's ablation that decorrelates its heads."""
-
-CONSTANTS = {
-    "angular": "weight",
-    "arcface": "scale",
-    "circle": "gamma",
-    "contrastive": "neg_margin",
-    "cosface": "scale",
-    "fastap": "num_bins",
-    "group": "temperature",
-    "histogram": "n_bins",
-    "lifted": "neg_margin",
-    "margin": "margin",
-    "ms": "beta",
-    "npair": "nu",
-    "ntxent": "temperature",
-    "pa": "alpha",
-    "proxynca": "softmax_scale",
-    "quadruplet": "margin",
-    "recall": "rank_temperature",
-    "smoothap": "temperature",
-    "snr": "margin",
-    "snr-contrastive": "neg_margin",
-    "softmax": "temperature",
-    "softtriple": "la",
-    "subcenter": "scale",
-    "supcon": "temperature",
-    "triplet": "margin",
-}
-"""Loss -> its main constant: a margin, a scale, a temperature or a weight, of which every multiple is valid."""
 
 METHOD_CONSTANTS = {"diva": "alpha", "mic": "decorrelation", "sharing": "gamma"}
 """Method -> the weight of what it adds to its loss, which is its main constant where it adds anything."""
@@ -175,7 +147,8 @@ def main_constant(recipe: Recipe) -> tuple[str, float] | None:
     ):
         name = METHOD_CONSTANTS[method]
         return f"objective.method_args.{name}", args[name]
-    name = CONSTANTS.get(objective["loss"], "")
+    loss = objective["loss"]
+    name = "" if loss is None else getattr(LOSSES[loss], "main_constant", "")
     return (f"objective.loss_args.{name}", objective["loss_args"][name]) if name else None
 
 

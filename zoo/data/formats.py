@@ -195,7 +195,7 @@ def _open(path: Path, hub: str | None) -> dict[str, Any]:
         elif path.is_dir():
             files = datasets.load_dataset_builder(str(path)).config.data_files or {}
             if all(Path(file).suffix.lower() == ".parquet" for part in files.values() for file in part):
-                opened = {split: _Shards([Path(file) for file in part]) for split, part in files.items()}
+                opened = {str(split): _Shards([Path(file) for file in part]) for split, part in files.items()}
             else:
                 opened = datasets.load_dataset(str(path), streaming=True)
         else:

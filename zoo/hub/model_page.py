@@ -11,6 +11,7 @@ from zoo.console import interval_text
 from zoo.data.dataset import dataset_title, split_title
 from zoo.models.card import Card, read_origin
 from zoo.models.onnx_runtime import GRAPH_FILES, RESIZING_FILES
+from zoo.models.places import CUSTOM
 from zoo.models.published import published_tables
 from zoo.models.results import (
     EXPORT_FLOORS,
@@ -27,7 +28,7 @@ from zoo.render import Table, environment
 ENSEMBLE = "ensemble"
 """Several networks in one, which `import zoo` does not register with timm."""
 
-OWN_ARCHITECTURES = ("bn_inception", "conv4", ENSEMBLE, "googlenet")
+OWN_ARCHITECTURES = ("bn_inception", "conv4", CUSTOM, ENSEMBLE, "googlenet")
 """The architectures that timm knows only from this package."""
 
 LICENCES = frozenset(
@@ -153,7 +154,7 @@ def readme(folder: Path, card: Card, repo_id: str, files: Collection[str]) -> st
             library=_library(card),
             has_onnx=_has_onnx(files),
             has_golden="golden.safetensors" in files,
-            in_timm=card.architecture != ENSEMBLE,
+            in_timm=card.architecture not in (CUSTOM, ENSEMBLE),
             scores=table if scores else None,
             origins=list(
                 dict.fromkeys(
