@@ -30,7 +30,7 @@ $(READY)-docs: $(READY)
 	@touch $@
 
 $(READY)-slow: $(READY)
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[$(EXTRAS),ray]'
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[$(EXTRAS),peers,ray]'
 	@touch $@
 
 setup: $(READY) ## build a virtual environment in .venv with the versions of constraints.txt
@@ -65,7 +65,7 @@ proof: $(READY) ## run the service's long proofs, about 25 minutes (PART=crash|l
 
 lock: $(READY) ## update constraints.txt from pyproject.toml
 	$(BIN)/uv pip compile --quiet --no-header --no-annotate --upgrade \
-	  --extra cpu --extra train --extra export --extra serve --extra bento --extra photos --extra ray --extra dev --extra docs pyproject.toml --output-file constraints.txt
+	  --extra cpu --extra train --extra export --extra serve --extra bento --extra photos --extra ray --extra peers --extra dev --extra docs pyproject.toml --output-file constraints.txt
 
 clean: ## remove everything that these targets made
 	rm -rf $(VENV) .demo .proof .mypy_cache .ruff_cache .pytest_cache .hypothesis site

@@ -64,6 +64,7 @@ def in_qdrant(table: Any, folder: Path) -> list[int]:
     return [point.id for point in found.points]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("search", [in_lancedb, in_qdrant])
 def test_another_database_filters_by_the_columns(
     export: tuple[Any, list[int]], tmp_path: Path, search: Callable[[Any, Path], list[int]]
