@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from serving.errors import RefusedError
 from serving.gallery.types import MAX_DEPTH, MAX_KEY, check_key, check_source, metadata_json
 from zoo.data.names import canonical
 from zoo.errors import ItemNotFoundError, UsageError
@@ -85,6 +84,8 @@ def merged_metadata(change: Mapping[str, Any], metadata: Mapping[str, Any]) -> d
     try:
         return parse_metadata(merged)
     except ValueError as error:
+        from serving.errors import RefusedError  # not at the top: the client needs no web framework
+
         raise RefusedError(422, "invalid_metadata", f"The merged metadata are too large: {error}.") from None
 
 

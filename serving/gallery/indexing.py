@@ -536,15 +536,21 @@ def add_files(
     fill(run, embedder, files, BATCH_SIZE, progress)
     remember_files(gallery, [file.path for file in files])
     for file, item in run.differing:
-        label = file.label if update or item.label is None else item.label
-        metadata = {**item.metadata, **file.metadata} if update else {**file.metadata, **item.metadata}
-        if label != item.label or not equal_metadata(metadata, item.metadata):
-            gallery.store.describe(item.id, label or UNCHANGED, metadata)
+        label = file.label if file.label and (update or item.label is None) else UNCHANGED
+        merge = partial(_merged, file.metadata, update)
+        if label is not UNCHANGED or not equal_metadata(merge(item.metadata), item.metadata):
+            gallery.store.describe(item.id, label, merge if file.metadata else UNCHANGED)
             report.updated += 1
-        if update or replace(item, label=label, metadata=metadata).differs(file.label, file.metadata):
+        now = replace(item, label=item.label if isinstance(label, Unchanged) else label, metadata=merge(item.metadata))
+        if update or now.differs(file.label, file.metadata):
             report.differing.append((file.source, item.id, item.label))
     report.items = gallery.store.count()
     return report
+
+
+def _merged(metadata: Mapping[str, Any], update: bool, known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the known metadata of an item with those that it lacks, and with `update` the others, too."""
+    return {**known, **metadata} if update else {**metadata, **known}
 
 
 def put_file(gallery: VectorGallery, embedder: Embedder, file: ImageFile, key: str) -> PutResult:

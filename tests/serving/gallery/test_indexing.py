@@ -473,14 +473,14 @@ def test_links_out_of_the_folder_are_left_out_or_followed(
     capsys.readouterr()
     assert index(model_folder, folder, "--out", tmp_path / "g", "--json") == 0
     report = json.loads(capsys.readouterr().out)
-    assert (report["items"], report["links_left_out"]) == (24, ["again", "album", "one.png"])
+    assert (report["items"], report["links_left_out"]) == (30, ["again", "album", "one.png"])
     assert "inside/0.png" in [source for source, _ in report["copies"]] + [first for _, first in report["copies"]]
     index(model_folder, folder, "--out", tmp_path / "g")
     assert "--follow-links" in capsys.readouterr().out
 
     index(model_folder, folder, "--out", tmp_path / "followed", "--follow-links", "--json")
     report = json.loads(capsys.readouterr().out)
-    assert (report["items"], report["links_left_out"]) == (27, [])
+    assert (report["items"], report["links_left_out"]) == (37, [])
     with VectorGallery.open(tmp_path / "followed") as gallery:
         originals = Originals.of(gallery)
         assert all(originals.read(item) for item in gallery.store.items(limit=-1)), "found again by their sources"

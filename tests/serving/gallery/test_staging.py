@@ -40,8 +40,9 @@ def fail(store: Store, numbers: list[int]) -> None:
             db.execute("DELETE FROM items WHERE id = ?", (number,))
             content = (f"{1000 + number:064x}-{change}", change)
             db.execute("INSERT OR IGNORE INTO contents VALUES (NULL, ?, ?)", content)
-            item = ("new", "{}", number, "now", change)
-            db.execute("INSERT OR IGNORE INTO items VALUES (NULL, ?, NULL, ?, ?, ?, ?, NULL, NULL)", item)
+            item = ("new", "{}", *content[:1], "now", change)
+            sql = "SELECT NULL, ?, NULL, ?, id, ?, ?, NULL, NULL FROM contents WHERE content_sha256 = ?"
+            db.execute(f"INSERT INTO items {sql}", (item[0], item[1], item[3], item[4], item[2]))
         raise ZeroDivisionError
 
 
