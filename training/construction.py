@@ -23,6 +23,9 @@ _ANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 ARGUMENTS = {"backbone.architecture": "backbone.args", "batch.sampler": "batch.args"}
 """Settings of parts whose arguments have another name than the part with `_args`."""
 
+OBJECT_PARTS = ("distance", "reducer", "embedding_regularizer", "weight_regularizer", "weight_init_func")
+"""Objects of pytorch-metric-learning in losses and miners of ours (`training.pml`)."""
+
 _OBJECTS: dict[str, Any] = {}
 """Objects that the running call of `zoo.train` was given, by the names of their classes in its recipe."""
 
@@ -127,7 +130,10 @@ def parts_of_the_user(parts: Mapping[str, Any]) -> Iterator[list[str]]:
 def _constants_of(part: Any) -> dict[str, Any]:
     """Return the arguments of an object's constructor that it keeps under their names and that JSON can hold."""
     names = inspect.signature(type(part)).parameters
-    return {name: value for name in names if _is_plain(value := getattr(part, name, inspect.Parameter.empty))}
+    constants = {name: value for name in names if _is_plain(value := getattr(part, name, inspect.Parameter.empty))}
+    # Objects inside a loss or miner of ours are recorded by what they print, from which nothing is built again.
+    objects = {name: getattr(part, name, None) for name in OBJECT_PARTS if "parts" in names}
+    return {**constants, **{name: repr(value) for name, value in objects.items() if value is not None}}
 
 
 def _is_plain(value: Any) -> bool:

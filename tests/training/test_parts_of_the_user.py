@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import zoo
 from tests.raising import raises
+from zoo import losses as ours
 from zoo import paths
 from zoo.cli.main import main
 from zoo.errors import RecipeError, UsageError
@@ -131,11 +132,19 @@ def test_wrong_places_and_objects_are_refused(short_zoo: Path) -> None:
 @pytest.mark.slow
 def test_losses_and_miners_of_another_library_train(short_zoo: Path) -> None:
     losses = pytest.importorskip("pytorch_metric_learning.losses")
+    distances = pytest.importorskip("pytorch_metric_learning.distances")
     miners = pytest.importorskip("pytorch_metric_learning.miners")
+    with raises(UsageError, "invalid-value"):  # recorded by what it prints, of which no distance can be made
+        ours.TripletMarginLoss(distance="CosineSimilarity()")
     for number, (loss, miner) in enumerate(
-        ((losses.MultiSimilarityLoss(), miners.MultiSimilarityMiner()), (losses.ProxyAnchorLoss, None))
+        (
+            (ours.TripletMarginLoss(distance=distances.CosineSimilarity()), miners.MultiSimilarityMiner()),
+            (losses.MultiSimilarityLoss(), miners.MultiSimilarityMiner()),
+            (losses.ProxyAnchorLoss, None),
+        )
     ):
         settings = {**SHORT, **({} if miner else {"objective.miner": "none"})}
         name = f"theirs-{number}"
         zoo.train("margin-conv4-glyphs", loss=loss, miner=miner, settings=settings, name=name, evaluate=False)
         assert zoo.info(name).method.startswith("custom-")
+    assert recipe_of("theirs-0")["objective"]["loss_args"]["distance"] == "CosineSimilarity()"  # type: ignore[index]
