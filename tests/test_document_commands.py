@@ -120,6 +120,9 @@ def sample(tmp_path_factory: pytest.TempPathFactory, small_glyphs: None) -> Path
     (folder / "birds.csv").write_text("\n".join(["image,label,split", *rows]))
     table = [f"{file.parent.name}/{file.name},{file.parent.name},{1900 + i},a" for i, file in enumerate(files)]
     (folder / "table.csv").write_text("\n".join(["path,label,year,artist", *table]))
+    shop = [f"{file.parent.name}/{file.name},{i:05d},{i}.5" for i, file in enumerate(files)]
+    (folder / "shop.csv").write_text("\n".join(["path,sku,price", *shop]), encoding="cp1252")
+    (folder / "mypkg.py").write_text("from zoo import losses\n\n\nclass MyLoss(losses.MarginLoss):\n    pass\n")
     (folder / "key.txt").write_text("a-key\n")
     shutil.copy(folder / "query.jpg", folder / "query.png")
     shutil.copy(folder / "new.png", folder / "new.jpg")
