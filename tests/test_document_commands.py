@@ -24,7 +24,6 @@ import pytest
 from PIL import Image
 
 import zoo
-from exports.text import attach_text_tower
 from tests import text_toys
 from tests.sandbox import KEY, QUICK, ROOT, Block, Products, Sandbox, copy
 from tests.test_documents import EXAMPLES
@@ -33,6 +32,7 @@ from zoo.cli.main import main
 from zoo.data import glyphs
 from zoo.models.card import read_card
 from zoo.models.load import load
+from zoo.models.text_graph import attach_text_tower
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from exports.text import attach_text_tower
 from serving import Client
 from serving.client import calls as client
 from serving.gallery.indexing import index_folder
@@ -19,6 +18,7 @@ from tests.serving import toys
 from tests.serving.clients import KEY, Awaited
 from tests.serving.running import Running, serving
 from zoo.models.load import Embedder, load
+from zoo.models.text_graph import attach_text_tower
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -188,19 +188,15 @@ def _resizing_line(graph: Path, row: Mapping[str, Any]) -> str:
 @app.command(
     "text-tower",
     epilog="""\
-  zoo baseline siglip2-b16 --as siglip
-  hf download onnx-community/siglip2-base-patch16-224-ONNX onnx/text_model.onnx tokenizer.json --local-dir text
-  zoo text-tower siglip --graph text/onnx/text_model.onnx --tokenizer text/tokenizer.json --lowercase
+  zoo baseline siglip2-b16 --joint                fetches the tower of a public backbone; no zoo text-tower is needed
 
-  zoo baseline clip-b32 --as clip --joint         CLIP's own projection into the space of its texts
-  hf download Xenova/clip-vit-base-patch32 onnx/text_model.onnx tokenizer.json --local-dir text
-  zoo text-tower clip --graph text/onnx/text_model.onnx --tokenizer text/tokenizer.json \\
-      --length 77 --padding '<|endoftext|>'
+  zoo baseline timm/vit_base_patch32_clip_224.laion2b_e16 --as clip --joint
+  zoo text-tower clip --graph text_model.onnx --tokenizer tokenizer.json --length 77 --padding '<|endoftext|>'
 
   zoo export clip && zoo index clip pictures/ --out gallery/ && zoo search gallery/ --text "a red chair"
 
-If a text tower is published for a public backbone, zoo info NAME names it. The texts' graph must belong to the same
-model as the images': that both give vectors of the same length is checked; that they mean the same cannot be.""",
+The texts' graph must belong to the same model as the images': that both give vectors of the same length is checked;
+that they mean the same cannot be.""",
 )
 def text_tower(
     model: Model,
@@ -225,7 +221,7 @@ def text_tower(
     source = find_model(model)
     # Imported only now: it loads torch and onnx, and a mistyped name is refused before that.
     from exports.export import writable_folder
-    from exports.text import attach_text_tower
+    from zoo.models.text_graph import attach_text_tower
 
     folder = writable_folder(source, ["text"], model)
     card = attach_text_tower(folder, graph, tokenizer, length, padding, lowercase, output)

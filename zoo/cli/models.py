@@ -453,7 +453,7 @@ def _numbers(option: str, text: str | None) -> tuple[float, ...] | None:
   zoo baseline net.pth --architecture resnet50 --as own  a file of yours; --mean and --std if they are not timm's
   zoo baseline net.onnx --mean 0.5 --std 0.5 --as own    an ONNX graph from images to vectors
   zoo baseline clip-b16 --as clip-cub --whiten-on cub --dim 256 --limit 5000
-  zoo baseline clip-b32 --as clip-texts --joint          for text queries: then zoo text-tower clip-texts ...
+  zoo baseline siglip2-b16 --joint                       images and texts in one space, as siglip2-b16-joint
   zoo evaluate dino --dataset folder --data DIR          as any model: zoo index, zoo export, zoo verify
 Images of --whiten that cannot be read are left out and listed: the exit status is 0, with --strict 1.""",
 )
@@ -466,7 +466,9 @@ def baseline(
             ".onnx file, or an installed package (lite0)",
         ),
     ],
-    new_name: Annotated[str, Option("--as", metavar="NAME", help="name it gets in the local zoo")],
+    own: Annotated[
+        str | None, Option("--as", metavar="NAME", help="name it gets in the local zoo (with --joint: WEIGHTS-joint)")
+    ] = None,
     architecture: Architecture = None,
     mean: Mean = None,
     std: Std = None,
@@ -501,7 +503,8 @@ def baseline(
     ] = None,
     size: Annotated[int | None, Option(metavar="N", help="pixels of the input (default: the backbone's)")] = None,
     joint: Annotated[
-        bool, Option("--joint", help="keep CLIP's projection into the space of its texts", rich_help_panel=ADVANCED)
+        bool,
+        Option("--joint", help="put images and texts into one space: CLIP's projection, and the published text tower"),
     ] = False,
     limit: Annotated[
         int | None,
@@ -556,7 +559,9 @@ def baseline(
 ) -> int:
     """save weights of any kind as a model of your own, whitened if wanted"""
     from zoo import paths
+    from zoo.models.baseline import own_name
 
+    new_name = own_name(name, own, joint)
     statistics = _numbers("--mean", mean), _numbers("--std", std)
     if name.endswith(".onnx"):
         unused: dict[str, Any] = {"--architecture": architecture, "--whiten": whiten, "--whiten-on": whiten_on}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 from zoo.data.dataset import Dataset, subset
 from zoo.data.folder import read_by_class
 from zoo.data.images import ImageLike
-from zoo.errors import ImageError, check_at_least, missing
+from zoo.errors import ImageError, UsageError, check_at_least, missing
 from zoo.models.load import AUTO, Embedder, load
 from zoo.models.registry import model_text
 from zoo.models.whitening import POWER, SHRINK
@@ -23,7 +24,7 @@ T = TypeVar("T")
 
 def baseline(
     name: str | os.PathLike[str],
-    own: str,
+    own: str | None = None,
     whiten: str | os.PathLike[str] | Sequence[ImageLike] | None = None,
     dim: int | None = None,
     size: int | None = None,
@@ -45,13 +46,13 @@ def baseline(
 
     Args:
         name: As in `find_model`, or a .safetensors or .pth file.
-        own: The new name.
+        own: The new name; with `joint` by default the old one and -joint.
         whiten: Images on whose pooled features PCA whitening is fitted, which becomes the model's head: a folder, a
             table (`zoo.data.table`; with a column split its training images) or images (paths, bytes, PIL images,
             uint8 arrays). Unreadable images of a folder or table are left out with a warning.
         dim: Dimensions that whitening keeps, the most varied first; by default half as many as images, at most all.
         size: Side of the input in pixels; by default the backbone's own.
-        joint: Keep CLIP's projection into the space of its texts.
+        joint: Put images and texts into one space: keep CLIP's projection, and fetch the published text tower.
         limit: Largest number of images to fit on, drawn evenly.
         batch_size: Images per batch.
         device: As in `load`.
@@ -71,6 +72,7 @@ def baseline(
         ImageError: If a given image cannot be read.
         ZooError: What `load` raises.
     """
+    own = own_name(model_text(name), own, joint)
     check_limits(limit, batch_size)
     listed = read_by_class(Path(whiten)) if isinstance(whiten, str | os.PathLike) else whiten
     images: Dataset | Sequence[ImageLike] | None = None
@@ -104,6 +106,15 @@ def baseline(
     for reason in (unreadable or {}).values():
         warnings.warn(f"left out of whitening: {reason}", stacklevel=2)
     return load(own, AUTO, device=device)
+
+
+def own_name(name: str, own: str | None, joint: bool) -> str:
+    """Return the name of the new model. Raises `UsageError` (`missing-value`) if none is given and none follows."""
+    if own is not None:
+        return own
+    if not joint:
+        raise UsageError("name the new model: --as NAME.", code="missing-value")
+    return re.sub(r"[^a-z0-9._-]+", "-", name.rpartition("/")[2].lower()) + "-joint"
 
 
 def check_limits(limit: int | None, batch_size: int) -> None:

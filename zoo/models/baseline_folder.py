@@ -37,7 +37,6 @@ from zoo.errors import (
     unknown,
 )
 from zoo.files import atomic_folder, read_json, read_object, sha256_of, write_json
-from zoo.hub.download import remove_altered_files
 from zoo.models.baselines import (
     PRETRAINED,
     WHITENING,
@@ -63,7 +62,8 @@ from zoo.models.network import (
     save_network,
 )
 from zoo.models.pretrained.state import HEADS, read_state
-from zoo.models.pretrained.weights import Source, Weights, fetch_file
+from zoo.models.pretrained.weights import Source, Weights, fetch_commit, fetch_file
+from zoo.models.public_text import FetchedTower, fetch_tower, published_tower
 from zoo.models.registry import check_new_name
 from zoo.models.torch_runtime import choose_device, open_model, run_trunk
 from zoo.models.trunk_graph import Trunk, normalised, open_trunk_graph
@@ -129,7 +129,7 @@ def make_baseline_folder(repository: str, revision: str | None = None) -> Path:
         folder = folder_of_repository(repository, None if revision is None else config.parent.name)
         if (folder / "card.json").is_file():
             return folder
-        config, weights = _fetch_commit(repository, config.parent.name)
+        config, weights = fetch_commit(repository, config.parent.name, CONFIG_FILE, WEIGHTS_FILE)
         model = read_timm_config(config)
         links: tuple[str, ...] = (f"https://huggingface.co/{repository}",)
         about = f"timm's {model.architecture} {model.tag}".strip()
@@ -258,19 +258,6 @@ def _open_folder(folder: Path) -> _PlainModel:
     return _PlainModel(load_network(card, folder), card, record, read_golden(folder)[0], [])
 
 
-def _fetch_commit(repository: str, commit: str) -> tuple[Path, Path]:
-    """Return config.json and the weights of one commit, with the bytes that the Hub announced."""
-    for _ in range(2):
-        config, weights = (fetch_file(repository, commit, name) for name in (CONFIG_FILE, WEIGHTS_FILE))
-        if not (altered := remove_altered_files(weights.parent)):
-            return config, weights
-    raise HubError(
-        f"{', '.join(altered)} of {repository} came twice with other bytes than the Hub announced, and was removed "
-        "from the cache. Something on the way alters files: check any proxy and HF_ENDPOINT.",
-        code="hash-mismatch",
-    )
-
-
 def _similar_names(repository: str) -> str:
     """Return timm's names that are similar to this one, as a sentence; "" if timm has the name itself."""
     owner, _, name = repository.partition("/")
@@ -311,7 +298,8 @@ def save_baseline(
         batch_size: Images per batch.
         progress: Show a progress bar.
         device: As in `zoo.models.torch_runtime.choose_device`.
-        joint: Keep the backbone's own projection into the space that images share with texts (CLIP) as the head.
+        joint: Put images and texts into one space: keep the backbone's own projection (CLIP) as the head, and fetch the
+            text tower that the table of baselines names.
         unreadable: If given, images that cannot be read are left out and stored here by their index.
         judge: Function of the pooled features float32 [n, f] and the plain model's card. It returns a comparison for
             recipe.json, whose `kept` says whether to whiten, or None to whiten without one; by default None.
@@ -346,12 +334,11 @@ def save_baseline(
         )
     if images is not None:
         check_can_be_whitened(plain.card)
-    projection = None
+    projection, tower = None, None
     if joint:
         if not isinstance(source, Path):
-            raise UsageError("--joint needs a CLIP backbone of the Hub by name.", code="not-available")
-        projection, plain.card = _read_projection(source, plain.card)
-        plain.network = load_network(plain.card, source)
+            raise UsageError("--joint needs a CLIP or SigLIP backbone of the Hub by name.", code="not-available")
+        projection, tower = _join_texts(plain, source)
     _change_trunk(plain, size, gem, squeeze)
     if half:
         plain.record["stored"] = "float16"
@@ -367,7 +354,33 @@ def save_baseline(
     if projection is not None:
         _add_head(plain, PROJECTION_HEAD, projection, "With its own projection into the space of its texts.")
     card = dataclasses.replace(plain.card, name=name, text=None)
-    return _write_folder(out, plain.network.cpu(), card, plain.golden, plain.record, half), plain.notes
+    return _write_folder(out, plain.network.cpu(), card, plain.golden, plain.record, half, tower), plain.notes
+
+
+def _join_texts(plain: _PlainModel, source: Path) -> tuple[nn.Linear | None, FetchedTower | None]:
+    """Return the projection of a backbone into the space of texts, and its published text tower; None without one.
+
+    The plain model gets the architecture that the projection was trained with, and the origin of the tower or, without
+    one, a remark.
+
+    Raises:
+        UsageError: `not-available` for a backbone that has neither.
+        HubError: If the Hub does not provide the projection or the tower.
+    """
+    known = published_tower(source)
+    projection = None
+    if known is None or known.joint:
+        projection, plain.card = _read_projection(source, plain.card)
+        plain.network = load_network(plain.card, source)
+    if known is None:
+        plain.notes.append(
+            "no text tower is known for these weights; add the one of the same model before you search by texts: zoo "
+            "text-tower NAME --graph text_model.onnx --tokenizer tokenizer.json"
+        )
+        return projection, None
+    tower = fetch_tower(known)
+    plain.record["text"] = tower.origin
+    return projection, tower
 
 
 def _whiten(
@@ -519,14 +532,17 @@ def _write_folder(
     golden_images: Sequence[np.ndarray],
     record: Mapping[str, Any],
     half: bool = False,
+    tower: FetchedTower | None = None,
 ) -> Card:
-    """Write a model folder with golden embeddings and recipe.json; return the card with the files' hashes."""
+    """Write a model folder with golden embeddings, recipe.json and perhaps a text tower; return its card."""
     with atomic_folder(out) as folder:
         files = save_network(network, card, folder, half)
         card = dataclasses.replace(card, files={name: sha256_of(folder / name) for name in files})
         card.write(folder)
         write_golden(folder, card, golden_images, open_model(folder, card, device="cpu")[0])
         write_json(folder / "recipe.json", {"model": card.identity, **record})
+        if tower is not None:
+            card = tower.attach(folder)
     return card
 
 
@@ -547,8 +563,9 @@ def _read_projection(folder: Path, card: Card) -> tuple[nn.Linear, Card]:
     config = timm.models.get_pretrained_cfg(card.architecture)
     if "clip" not in kind or "_ft_" in kind or config is None or not isinstance(config.classifier, str):
         raise UsageError(
-            f"{card.name} ({kind}) has no projection into a space of texts. CLIP's image towers have one; SigLIP's do "
-            "not need one and take a text tower directly (zoo text-tower).",
+            f"{card.name} ({kind}) has no projection into a space of texts, and no published text tower is known for "
+            "it. CLIP's image towers have a projection; SigLIP's need none and take a text tower directly (zoo "
+            "text-tower).",
             code="not-available",
         )
     state, _ = read_state(_published_weights(folder, card))

@@ -40,14 +40,13 @@ SCORE_SOURCES = "the papers of our recipes, DINOv2's and MIEB's results; others 
 
 @dataclass(frozen=True)
 class PublicTextTower:
-    """Published text tower on the Hub, and the options of `zoo text-tower` for it.
+    """Published text tower on the Hub, which `zoo baseline --joint` fetches (`zoo.models.public_text`).
 
     Attributes:
         graph: Name of the ONNX graph in the repository.
         length: Number of tokens.
         padding: Text of the padding token; "" if the tokenizer defines it.
-        joint: True if image embeddings share the texts' space only with the backbone's projection
-            (`zoo baseline --joint`).
+        joint: True if image embeddings share the texts' space only with the backbone's projection.
     """
 
     repository: str

@@ -391,8 +391,7 @@ def _package_info(package: WeightsPackage) -> ModelInfo:
 
 
 def _text_tower_note(text: PublicTextTower) -> str:
-    joint = ", for the backbone with its own projection (zoo baseline NAME --as OWN --joint)" if text.joint else ""
-    return f"{text.graph} and {text.tokenizer} of https://huggingface.co/{text.repository}{joint}: zoo text-tower"
+    return f"{text.graph} of https://huggingface.co/{text.repository}: zoo baseline NAME --joint"
 
 
 def _published_scores(recipe: str | None) -> list[dict[str, Any]]:

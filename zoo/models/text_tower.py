@@ -197,7 +197,7 @@ def no_text_tower(name: str) -> str:
     names = ", ".join(sorted(baseline.name for baseline in baselines().values() if baseline.text))
     return (
         f"the model {name} has no text tower, so it cannot embed text. Models like CLIP and SigLIP can have one; of "
-        f"the public backbones: {names}. See zoo text-tower --help"
+        f"the public backbones: {names} (zoo baseline NAME --joint). For others see zoo text-tower --help"
     )
 
 

@@ -14,7 +14,6 @@ import pytest
 from tokenizers import Regex, normalizers, pre_tokenizers
 
 import zoo
-from exports.text import attach_text_tower
 from tests import text_toys
 from tests.models import make_model
 from tests.raising import raises
@@ -25,6 +24,7 @@ from zoo.hub.push import prepare
 from zoo.models.baselines import baselines
 from zoo.models.card import read_card
 from zoo.models.load import Embedder, load
+from zoo.models.text_graph import attach_text_tower
 from zoo.models.text_tower import GOLDEN_TEXT_FILE, TEXT_GRAPH, TOKENIZER_FILE, load_tokenizer, read_golden_text
 from zoo.models.verify import verify
 

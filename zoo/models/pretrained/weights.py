@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import timm
@@ -21,7 +21,7 @@ from torch import Tensor
 from zoo.data.preprocessing import Preprocessing, per_channel, same_statistics
 from zoo.errors import CardError, HubError, HubUnreachableError, ModelFolderError, RecipeError, UsageError, nearest
 from zoo.files import read_json, read_object
-from zoo.hub.download import COMMIT, call_with_retries, remove_leftovers, without_xet
+from zoo.hub.download import COMMIT, call_with_retries, remove_altered_files, remove_leftovers, without_xet
 from zoo.hub.errors import convert_error, is_unreachable, root_cause
 from zoo.models.backbones.caffe import convert_caffe
 from zoo.models.backbones.googlenet import convert_torchvision
@@ -534,13 +534,13 @@ def fetch_file(repository: str, revision: str | None, file: str) -> Path:
     Args:
         repository: org/name.
         revision: A branch, tag or commit; None for the default branch.
-        file: Name of a .safetensors or .json file.
+        file: Name of a .safetensors, .onnx or .json file.
 
     Raises:
         HubError: `weights-not-found`, `not-found`, or `download-failed` if the Hub does not provide the file.
         RecipeError: `invalid-value`.
     """
-    if not file.endswith((".safetensors", ".json")):
+    if not file.endswith((".safetensors", ".onnx", ".json")):
         raise HubError(f"timm's weights in {repository} are {file}. {ONLY_SAFETENSORS}", code="weights-not-found")
     try:
         with without_xet():
@@ -551,6 +551,29 @@ def fetch_file(repository: str, revision: str | None, file: str) -> Path:
         raise _fetch_error(error, repository, revision, file) from None
     remove_leftovers(repository)
     return path
+
+
+def fetch_commit(repository: str, commit: str, *files: str) -> list[Path]:
+    """Return files of one commit of a Hub repository, with the bytes that the Hub announced.
+
+    Raises:
+        HubError: As `fetch_file`; `hash-mismatch` if their bytes differ from the announced ones twice.
+    """
+    for _ in range(2):
+        paths = [fetch_file(repository, commit, file) for file in files]
+        altered = remove_altered_files(snapshot_root(paths[0], files[0]))
+        if not altered:
+            return paths
+    raise HubError(
+        f"{', '.join(altered)} of {repository} came twice with other bytes than the Hub announced, and was removed "
+        "from the cache. Something on the way alters files: check any proxy and HF_ENDPOINT.",
+        code="hash-mismatch",
+    )
+
+
+def snapshot_root(path: Path, file: str) -> Path:
+    """Return the folder in the Hub's cache, named after its commit, that holds a file of this name."""
+    return path.parents[len(PurePosixPath(file).parts) - 1]
 
 
 def _download(repository: str, revision: str | None, file: str) -> str:
@@ -575,7 +598,8 @@ def _download(repository: str, revision: str | None, file: str) -> str:
 
 def _fetch_error(error: Exception, repository: str, revision: str | None, file: str) -> HubError:
     if isinstance(root_cause(error), RemoteEntryNotFoundError):
-        return HubError(f"the Hub's {repository} has no {file}. {ONLY_SAFETENSORS}", code="not-found")
+        reason = f" {ONLY_SAFETENSORS}" if file.endswith(".safetensors") else ""
+        return HubError(f"the Hub's {repository} has no {file}.{reason}", code="not-found")
     cause = convert_error(error, repository, revision)
     if isinstance(cause, HubUnreachableError):
         where = f"the Hub is not available ({cause.why}), and its cache ({constants.HF_HUB_CACHE}) lacks"

@@ -10,7 +10,6 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from exports.text import GOLDEN_TEXTS, attach_text_tower
 from tests import text_toys
 from tests.raising import raises
 from tests.serving import toys
@@ -18,6 +17,7 @@ from zoo.cli.main import main
 from zoo.errors import ExportError, ModelFolderError, UsageError, ZooError
 from zoo.models.card import read_card
 from zoo.models.load import load
+from zoo.models.text_graph import GOLDEN_TEXTS, attach_text_tower
 from zoo.models.verify import verify
 
 DIM = toys.DIM
