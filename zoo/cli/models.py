@@ -467,7 +467,8 @@ def baseline(
         ),
     ],
     own: Annotated[
-        str | None, Option("--as", metavar="NAME", help="name it gets in the local zoo (with --joint: WEIGHTS-joint)")
+        str | None,
+        Option("--as", metavar="NAME", help="name in the local zoo (default: WEIGHTS-joint with --joint, else needed)"),
     ] = None,
     architecture: Architecture = None,
     mean: Mean = None,
@@ -504,7 +505,11 @@ def baseline(
     size: Annotated[int | None, Option(metavar="N", help="pixels of the input (default: the backbone's)")] = None,
     joint: Annotated[
         bool,
-        Option("--joint", help="put images and texts into one space: CLIP's projection, and the published text tower"),
+        Option(
+            "--joint",
+            help="put images and texts into one space: CLIP's projection, and the published text tower",
+            rich_help_panel=ADVANCED,
+        ),
     ] = False,
     limit: Annotated[
         int | None,

@@ -1,4 +1,4 @@
-"""`zoo baseline NAME --joint`: images and texts of CLIP and SigLIP 2 in one space, equal to transformers' own vectors."""
+"""`zoo baseline NAME --joint`: images and texts of CLIP and SigLIP 2 in one space, equal to transformers' vectors."""
 
 from __future__ import annotations
 
