@@ -1,4 +1,4 @@
-"""Published text towers of public backbones (`baselines.toml`): fetched from the Hub and written into a model folder."""
+"""Published text towers of public backbones (`baselines.toml`): fetched from the Hub, written into a model folder."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +46,11 @@ def test_new_and_removed_pictures_are_indexed_at_once(tmp_path: Path) -> None:
 
     words = ["index", MODEL, folder, "--out", out, "--prune", "--yes", "--json", "--watch"]
     command = [sys.executable, "-m", "zoo.cli.main", *words]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    heard = partial(
+        signal.signal, signal.SIGINT, signal.SIG_DFL
+    )  # in the background it is ignored
+    with subprocess.Popen(command, preexec_fn=heard, **pipes) as process:
         try:
             wait_for(lambda: sources() == {"a.png", "b.png"})
             picture(folder / "sub" / "c.png", 2)
