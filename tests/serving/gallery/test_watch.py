@@ -47,9 +47,7 @@ def test_new_and_removed_pictures_are_indexed_at_once(tmp_path: Path) -> None:
     words = ["index", MODEL, folder, "--out", out, "--prune", "--yes", "--json", "--watch"]
     command = [sys.executable, "-m", "zoo.cli.main", *words]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    heard = partial(
-        signal.signal, signal.SIGINT, signal.SIG_DFL
-    )  # in the background it is ignored
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # in the background it is ignored
     with subprocess.Popen(command, preexec_fn=heard, **pipes) as process:
         try:
             wait_for(lambda: sources() == {"a.png", "b.png"})
