@@ -386,6 +386,7 @@ def test_metadata_are_edited_and_changes_of_others_stay(page: Page, http: httpx.
     search(page, 7)
     edit, text = card(page, 11).locator("xpath=..").locator(".edit"), page.locator("#edit-metadata")
     edit.click()
+    expect(text).not_to_have_value("")
     assert json.loads(text.input_value()).keys() == before.keys()
     text.fill("{no object")
     page.get_by_role("button", name="Save").click()
