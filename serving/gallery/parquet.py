@@ -21,8 +21,11 @@ from serving.gallery.types import (
     MAX_SOURCE,
     MAX_THUMBNAIL_BYTES,
     Item,
+    ItemPlace,
     NewItem,
     Thumbnail,
+    check_key,
+    is_folder_uri,
     model_json,
     read_model,
 )
@@ -37,7 +40,7 @@ except ImportError:
 
 
 ITEMS, INDEX = "items.parquet", "index.faiss"
-CALIBRATION = "calibration.json"
+CALIBRATION, REMOVED = "calibration.json", "removed.json"
 BATCH = 1000
 MAX_GROUP_BYTES = 2**29
 """Largest row group that is read, uncompressed; ours have a thousand rows."""
@@ -63,6 +66,9 @@ _KINDS = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string
 ROWS_AT_ONCE, ADDED_BYTES = 16, 2**23
 """Rows that become Python's objects at a time, and the bytes after which they are added to the gallery."""
 
+_PLACE = ("source", "key", "folder", "content_sha256")
+"""Fields of a removed item's place in `REMOVED`, in their order."""
+
 _BAD_ITEM = ("invalid-item", "invalid-embedding")
 Row = tuple[Item, np.ndarray, Thumbnail]
 
@@ -83,7 +89,9 @@ class ImportedItems:
 
 
 def export_gallery(path: str | Path, out: Path) -> int:
-    """Write a snapshot of a gallery's items and calibration to a new folder; return the number of items.
+    """Write a snapshot of a gallery to a new folder; return the number of items.
+
+    It holds the items, the calibration, and the places whose items were removed for good.
 
     Raises:
         UsageError: `out` is not a new or empty folder.
@@ -106,8 +114,9 @@ def export_gallery(path: str | Path, out: Path) -> int:
 def import_gallery(source: Path, out: str | Path) -> ImportedItems:
     """Add an export's items to a gallery, which is created if it does not exist.
 
-    Items get new ids, in the old order; those whose places the gallery has are skipped. The calibration is taken over
-    if the gallery then has just these items and no later one.
+    Items get new ids, in the old order; those whose places the gallery has are skipped. Items that were removed stay
+    out of the gallery when their folder is indexed again, unless it has them. The calibration is taken over if the
+    gallery then has just these items and no later one.
 
     Raises:
         GalleryError: The export is incomplete or damaged.
@@ -121,6 +130,7 @@ def import_gallery(source: Path, out: str | Path) -> ImportedItems:
     card, model_ref = read_model(source / MODEL)
     file = _open(source / ITEMS, card.dim)
     calibration = _read_calibration(source / CALIBRATION) if (source / CALIBRATION).exists() else None
+    removed = _read_removed(source / REMOVED) if (source / REMOVED).exists() else []
     with VectorGallery.open(out) if is_gallery(out) else VectorGallery.create(out, card, model_ref) as gallery:
         gallery.check_model(card)
         read = new = 0
@@ -134,6 +144,7 @@ def import_gallery(source: Path, out: str | Path) -> ImportedItems:
             raise GalleryError(
                 f"{source / ITEMS} is damaged; {read} items were imported before it: {error}.", code="damaged-file"
             ) from None
+        _note_removed(gallery, removed)
         calibrated = None if calibration is None else take_over_calibration(gallery, calibration, read)
     return ImportedItems(read, new, calibrated)
 
@@ -153,6 +164,8 @@ def _write(path: str | Path, out: Path) -> int:
         write_bytes(folder / MODEL, model_json(gallery.card, gallery.model_ref).encode())
         if (calibration := calibration_record(gallery)) is not None:
             write_json(folder / CALIBRATION, calibration)
+        if removed := gallery.store.removed_places():
+            write_json(folder / REMOVED, [[getattr(place, name) for name in _PLACE] for place in removed])
         return int(index.ntotal)
 
 
@@ -171,6 +184,45 @@ def _read_calibration(path: Path) -> dict[str, Any]:
         return checked_record(read_json(path))
     except (OSError, AttributeError, ValueError, TypeError, KeyError) as error:
         raise GalleryError(f"{path} is damaged: {error}. Nothing was imported.", code="damaged-file") from None
+
+
+def _read_removed(path: Path) -> list[ItemPlace]:
+    """Return the places of removed items in an export."""
+    try:
+        places = [ItemPlace(0, *map(_text_or_none, row)) for row in read_json(path)]
+        for place in places:
+            if not isinstance(place.source, str) or not isinstance(place.content_sha256, str):
+                raise ValueError("a place has no source or no image")
+            if not is_folder_uri(place.folder):
+                raise ValueError(f"{place.folder!r} is not the URI of a folder")
+            if place.key is not None:
+                check_key(place.key)
+    except (OSError, ValueError, TypeError, UsageError) as error:
+        raise GalleryError(f"{path} is damaged: {error}. Nothing was imported.", code="damaged-file") from None
+    return places
+
+
+def _text_or_none(value: object) -> Any:
+    if value is not None and (not isinstance(value, str) or "\0" in value):
+        raise ValueError(f"{value!r} is not a text")
+    return value
+
+
+def _note_removed(gallery: VectorGallery, removed: Sequence[ItemPlace]) -> None:
+    """Note removed places that neither an item of the gallery nor another removed one has."""
+    if not removed:
+        return
+    items = gallery.store.places()
+    keys = {place.key for place in items} - {None}
+    files = {(place.source, place.folder) for place in items if place.folder is not None}
+    plain = {(place.source, place.folder) for place in items if place.folder is not None and place.key is None}
+    noted = {(place.source, place.key, place.folder) for place in gallery.store.removed_places()}
+
+    def is_known(place: ItemPlace) -> bool:
+        at_file = (place.source, place.folder) in (files if place.key is None else plain)
+        return at_file or place.key in keys or (place.source, place.key, place.folder) in noted
+
+    gallery.store.note_removed([place for place in removed if not is_known(place)])
 
 
 def _metadata_kinds(rows: Iterator[Row]) -> dict[str, Any]:

@@ -366,6 +366,12 @@ class Store:
         """Return the places whose items were removed for good; their ids are not those of items."""
         return self._places("SELECT rowid, source, key, folder, content_sha256 FROM removed_places")
 
+    def note_removed(self, places: Sequence[ItemPlace]) -> None:
+        """Note that items were removed for good from these places, whatever the ids."""
+        values = [(place.source, place.key, place.folder, place.content_sha256) for place in places]
+        with self.database.transaction() as db:
+            db.executemany("INSERT INTO removed_places VALUES (?, ?, ?, ?)", values)
+
     def move_removed(self, places: Sequence[ItemPlace]) -> None:
         """Note where the files of removed places are now."""
         values = [(place.source, place.folder, place.content_sha256, place.id) for place in places]

@@ -34,14 +34,13 @@ from serving.routes.embed import encoded_rows, rows_of_numbers
 from serving.schemas import MAX_QUERY_TEXT
 from zoo.errors import ImageError, TextError
 from zoo.models.card import Card
+from zoo.models.load import Embedder, prefix
 from zoo.models.text_tower import Tokens, no_text_tower
 
 router = APIRouter()
 
 BATCH = 64
 """Images or texts that the network gets at a time, as `Embedder.embed` does."""
-ORDERED_HEADS = ("whitening",)
-"""Heads whose numbers are in order of importance: the first ones are a shorter embedding."""
 OWNER = "dml-zoo"
 
 
@@ -78,7 +77,7 @@ async def embeddings(
     if asked.model is not None and asked.model != card.name:
         message = f"The model {asked.model[:80]!r} is not served here; this one is: {card.name}."
         raise RefusedError(404, "model_not_found", message, parameter="model")
-    check_dimensions(asked.dimensions, card)
+    check_dimensions(asked.dimensions, encoder.embedder)
     contents = await in_thread_if_large(len(body), asked.contents, card.text is not None)
     del body
     check_contents(contents, card, settings.max_images)
@@ -127,14 +126,15 @@ def _read(body: bytes) -> EmbeddingRequest:
     raise RequestValidationError([{**problem, "loc": ("body", *problem["loc"])} for problem in problems])
 
 
-def check_dimensions(dimensions: int | None, card: Card) -> None:
+def check_dimensions(dimensions: int | None, embedder: Embedder) -> None:
     """Refuse a number of dimensions that the model does not have."""
-    if dimensions is None or dimensions == card.dim:
+    if dimensions is None or dimensions == embedder.dim:
         return
-    if [head.name for head in card.heads] not in [[name] for name in ORDERED_HEADS]:
-        raise invalid("dimensions", f"{card.dim}: shorter embeddings of {card.name} would lose what they know")
-    if dimensions > card.dim:
-        raise invalid("dimensions", f"at most {card.dim}, all that {card.name} has")
+    name = embedder.card.name
+    if not embedder.is_ordered:
+        raise invalid("dimensions", f"{embedder.dim}: shorter embeddings of {name} would lose what they know")
+    if dimensions > embedder.dim:
+        raise invalid("dimensions", f"at most {embedder.dim}, all that {name} has")
 
 
 def check_contents(contents: Sequence[Content], card: Card, max_images: int) -> None:
@@ -210,9 +210,8 @@ def _embed_texts(encoder: Encoder, batch: Sequence[tuple[int, Content]], embedde
 
 def _answer(asked: EmbeddingRequest, embedded: Embedded, card: Card) -> EmbeddingList:
     rows = embedded.rows
-    if asked.dimensions is not None and asked.dimensions < card.dim:
-        rows = rows[:, : asked.dimensions]
-        rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+    if asked.dimensions is not None:
+        rows = prefix(rows, asked.dimensions)
     values: Any = encoded_rows(rows) if asked.encoding_format == "base64" else rows_of_numbers(rows)
     data = [
         Embedding(index=number, embedding=value, truncated=embedded.truncated.get(number, False))

@@ -65,6 +65,14 @@ class Embedder:
     def preprocessing(self) -> Preprocessing:
         return self.card.preprocessing
 
+    @property
+    def is_ordered(self) -> bool:
+        """Whether the numbers of the embedding are in the order of their importance."""
+        from zoo.models.baselines import WHITENING_HEAD
+
+        heads = self.card.heads
+        return len(heads) == 1 and (heads[0].name == WHITENING_HEAD or read_head(self.folder) in ORDERED_HEADS)
+
     def shortened(self, dim: int) -> Embedder:
         """Return the model with the first `dim` numbers of its embedding alone, scaled to unit length.
 
@@ -78,7 +86,7 @@ class Embedder:
             return self
         if not 1 <= dim <= self.dim:
             raise UsageError(f"{self.card.name} has 1 to {self.dim} numbers, not {dim}.", code="invalid-value")
-        if not is_ordered(self.folder, self.card):
+        if not self.is_ordered:
             raise UsageError(
                 f"the numbers of {self.card.name} are in no order of importance, so that {dim} of them are not an "
                 "embedding; those of whitened models and of PCA and LDA heads are.",
@@ -239,13 +247,6 @@ def prefix(rows: np.ndarray, dim: int) -> np.ndarray:
     short = rows[:, :dim]
     result: np.ndarray = short / np.maximum(np.linalg.norm(short, axis=1, keepdims=True), 1e-12)
     return result
-
-
-def is_ordered(folder: Path, card: Card) -> bool:
-    """Return whether the numbers of a model's embedding are in the order of their importance."""
-    from zoo.models.baselines import WHITENING_HEAD
-
-    return len(card.heads) == 1 and (card.heads[0].name == WHITENING_HEAD or read_head(folder) in ORDERED_HEADS)
 
 
 def _with_progress(source: Iterable[np.ndarray], total: int | None) -> Iterable[np.ndarray]:

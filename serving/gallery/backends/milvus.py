@@ -181,6 +181,10 @@ class MilvusStore:
         rows = self.connection.rows(self.facts_name, condition, ("id", "value"), strong=True)
         return [place_of({**row["value"], "id": row["id"]}) for row in rows]
 
+    def note_removed(self, places: Sequence[ItemPlace]) -> None:
+        if places:
+            self.connection.write(self.facts_name, [_removed_row(place) for place in places])
+
     def move_removed(self, places: Sequence[ItemPlace]) -> None:
         rows = [{**_removed_row(place), "id": place.id} for place in places]
         self.connection.write(self.facts_name, rows)
@@ -319,8 +323,8 @@ class MilvusStore:
         with self._writing:
             rows = self.by_ids(sorted(set(ids)), PLACE, strong=True)
             places = [place_of(row) for row in rows.values() if row["key"] or row["folder"]]
-            if remember and places:
-                self.connection.write(self.facts_name, [_removed_row(place) for place in places])
+            if remember:
+                self.note_removed(places)
             self.connection.delete(self.collection, list(rows))
             self._next_change()
         return len(rows)

@@ -77,6 +77,39 @@ def test_an_export_reads_back(path: Path, tmp_path: Path) -> None:
     assert import_gallery(tmp_path / "out", path) == ImportedItems(1198, 0, None), "all of it is there"
 
 
+PLACED = "file:///pictures"
+
+
+def test_removed_items_stay_removed_but_not_where_the_gallery_has_them(tmp_path: Path) -> None:
+    items = [
+        replace(item, folder=PLACED, key=key)
+        for item, key in zip(new_items(unit_rows(4)), (None, "a", None, "b"), strict=True)
+    ]
+    with VectorGallery.create(tmp_path / "g", CARD, "toy") as gallery:
+        gallery.add(items)
+        gallery.remove([1, 2, 3], remember=True)
+    export_gallery(tmp_path / "g", tmp_path / "out")
+    with VectorGallery.create(tmp_path / "other", CARD, "toy") as gallery:
+        gallery.add([items[2]])
+    for _ in range(2):  # a second import adds nothing
+        import_gallery(tmp_path / "out", tmp_path / "other")
+        with VectorGallery.open(tmp_path / "other") as gallery:
+            removed = [(place.source, place.key, place.folder) for place in gallery.store.removed_places()]
+            assert removed == [("0.png", None, PLACED), ("1.png", "a", PLACED)]
+            assert {item.source for item in gallery.store.items()} == {"2.png", "3.png"}
+
+
+@pytest.mark.parametrize("text", ["{}x", '[[1, null, null, "0"]]', "[[]]", '[["a", null, "http://b", "0"]]', "3"])
+def test_a_damaged_list_of_removed_items_is_refused_before_anything_is_imported(
+    path: Path, tmp_path: Path, text: str
+) -> None:
+    export_gallery(path, tmp_path / "out")
+    (tmp_path / "out" / "removed.json").write_text(text)
+    with raises(GalleryError, "damaged-file"):
+        import_gallery(tmp_path / "out", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_full_disk_is_named_and_nothing_is_left(path: Path, tmp_path: Path) -> None:
     with VectorGallery.open(path) as gallery:
         gallery.add(new_items(unit_rows(3000, seed=1), 200))

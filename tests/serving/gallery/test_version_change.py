@@ -10,6 +10,7 @@ import pytest
 
 from serving.gallery import VectorGallery, schema
 from serving.gallery.parquet import export_gallery, import_gallery
+from tests.commandline import run_here as run
 from tests.raising import raises
 from tests.serving.running import local_client
 from zoo.errors import GalleryError
@@ -44,6 +45,7 @@ def gallery(gallery_folder: Path, tmp_path: Path) -> Path:
     with local_client(copy, KEY) as http:
         for number, values in DESCRIBED.items():
             http.patch(f"/items/{number}", json=values).raise_for_status()
+        http.delete("/items/3").raise_for_status()
     return copy
 
 
@@ -75,14 +77,16 @@ def test_another_version_refuses_a_gallery_unchanged_and_names_the_commands(
 
 @pytest.mark.parametrize("other", [OLD + 1, OLD - 1], ids=["to a newer version", "to an older version"])
 def test_an_export_carries_everything_to_another_version(
-    gallery: Path, tmp_path: Path, version: Version, other: int
+    gallery: Path, tmp_path: Path, version: Version, other: int, model_folder: Path, pictures: Path
 ) -> None:
     before = described(gallery)
-    assert len(before) == 24
+    assert len(before) == 23
     export_gallery(gallery, tmp_path / "export")
     version(other)
     import_gallery(tmp_path / "export", tmp_path / "new")
     assert described(tmp_path / "new") == before
+    assert run("index", model_folder, pictures, "--out", tmp_path / "new") == 0
+    assert described(tmp_path / "new") == before, "the removed item does not come back"
     version(OLD)
     with raises(GalleryError, "other-schema"):
         VectorGallery.open(tmp_path / "new")

@@ -317,16 +317,17 @@ def test_a_model_is_served_without_a_gallery(bare: TestClient, towers: Embedder)
 # Shorter embeddings
 
 
-def test_dimensions_are_a_prefix_of_unit_length_where_the_numbers_are_in_order() -> None:
-    """`photos` is whitened: its numbers are principal directions, the most important first."""
-    photos = load("photos", runtime="onnx")
-    endpoint = BareModel(lambda: Encoder(photos, DEFAULT_LIMITS))
+@pytest.mark.parametrize("name", ["photos", pytest.param("margin-lite0-cub2010-lda", marks=pytest.mark.slow)])
+def test_dimensions_are_a_prefix_of_unit_length_where_the_numbers_are_in_order(name: str) -> None:
+    """The numbers of whitening and of LDA are directions, the most important first."""
+    model = load(name, runtime="auto", device="cpu")
+    endpoint = BareModel(lambda: Encoder(model, DEFAULT_LIMITS))
     image = toys.query(1)
     with TestClient(create_app(settings(), Collections([endpoint])), "http://localhost") as client:
         body = {"input": uri(image), "dimensions": 64}
         found = np.float32(client.post("/v1/embeddings", json=body).json()["data"][0]["embedding"])
-        prefix = photos.embed(image)[0, :64].astype(np.float64)
-        np.testing.assert_allclose(found, prefix / np.sqrt(np.sum(prefix**2)), atol=1e-7)
-        for dimensions in (photos.dim + 1, -1, 2.5, "a"):
+        first = model.embed(image)[0, :64].astype(np.float64)
+        np.testing.assert_allclose(found, first / np.sqrt(np.sum(first**2)), atol=1e-7)
+        for dimensions in (model.dim + 1, -1, 2.5, "a"):
             answer = client.post("/v1/embeddings", json={"input": uri(image), "dimensions": dimensions})
             assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_dimensions")
