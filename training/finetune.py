@@ -54,6 +54,7 @@ from zoo.models.card import Card, Head, read_card
 from zoo.models.folder import known_files
 from zoo.models.load import AUTO, Embedder, load
 from zoo.models.names import find_model, known_names
+from zoo.models.places import check_network
 from zoo.models.registry import cached_folder, reference
 from zoo.models.results import RESULTS_FILE, add_result
 
@@ -179,6 +180,7 @@ def finetune(source: str | Path, request: FinetuneRequest, progress: bool = Fals
     twin = small_twin(request.method)
     folder = find_model(request.base)
     check_name(request.name, folder, request.replace)
+    check_network(read_card(folder).architecture_args, folder)
     from training.api import train  # torch, after the arguments are checked
 
     base = load(folder, AUTO, device=request.device)  # reports a damaged folder before anything is read

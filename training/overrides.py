@@ -29,6 +29,7 @@ from zoo.data.preprocessing import same_statistics
 from zoo.errors import CardError, RecipeError, ZooError, nearest, unknown
 from zoo.evaluation.split import LEAST_TO_SPLIT
 from zoo.models.card import Head, setting_text
+from zoo.models.places import places_in
 
 ARGUMENTS = {
     "loss": "loss_args",
@@ -46,6 +47,11 @@ IDENTITY_KEYS = ("name", "method", "seed", *REMARKS, "backbone.name", "definitio
 
 CLASSES_OF = ("objective", "head", "backbone", "batch.sampler", "batch.args")
 """Beginnings of keys whose values name classes or their arguments; those of our own recipes fit."""
+
+IMPORTED = ("objective", "head", "head_args", "backbone", "batch", "optimizer")
+"""Groups of settings whose texts of the form "module:Class" are imported, except the places of weights."""
+
+WEIGHTS = "pretrained"
 
 FIELD_KINDS: dict[Any, tuple[str, str]] = {
     int: ("a whole number", "8"),
@@ -513,6 +519,27 @@ def has_public_weights(recipe: Recipe) -> bool:
 
     start = recipe.backbone.pretrained
     return isinstance(start, str) and is_public(recipe.backbone.architecture, start)
+
+
+def named_classes(settings: Iterable[str]) -> Iterator[str]:
+    """Yield the places of the classes that `key=value` settings name; nothing is imported."""
+    for setting in settings:
+        key, _, text = (part.strip() for part in setting.partition("="))
+        group, _, rest = key.partition(".")
+        if group in IMPORTED and rest != WEIGHTS:
+            try:
+                value = json.loads(text)
+            except ValueError:
+                value = text
+            yield from places_in(value)
+
+
+def recorded_classes(recipe: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the places of the classes that a recipe, as recipe.json records it, names; nothing is imported."""
+    for group in IMPORTED:
+        values = recipe.get(group)
+        if isinstance(values, Mapping):
+            yield from places_in({key: value for key, value in values.items() if key != WEIGHTS})
 
 
 def setting_keys(settings: Iterable[str]) -> set[str]:

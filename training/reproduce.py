@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from training.definitions import outdated
-from training.overrides import check_names
+from training.overrides import check_names, recorded_classes
 from training.recipe import Recipe
 from zoo import paths
 from zoo.errors import TrainingError, UsageError, command
@@ -16,6 +16,7 @@ from zoo.evaluation.evaluate import METRICS
 from zoo.files import read_object
 from zoo.models.card import read_card
 from zoo.models.names import find_model
+from zoo.models.places import check_trusted
 from zoo.models.registry import check_new_name
 from zoo.models.results import MADE, read_results, training_facts
 
@@ -74,18 +75,22 @@ class Reproduction:
         return {**asdict(self), "within": self.within}
 
 
-def recorded_recipe(model: str, seed: int | None = None, new_name: str | None = None) -> Recipe:
+def recorded_recipe(
+    model: str, seed: int | None = None, new_name: str | None = None, trust_code: bool = False
+) -> Recipe:
     """Return the recipe that a model records, under a new name. What today's recipe of its name says does not matter.
 
     Args:
         model: Name or path of the model.
         seed: The seed; by default the recorded one.
         new_name: The name of the new model; by default the model's with `-reproduced`.
+        trust_code: Import classes that the recipe of a folder outside the local zoo names.
 
     Raises:
         UsageError: If the model does not follow a recipe (code "not-available"), or if a definition that its recipe
             names means something else today (code "other-definition").
-        RecipeError: If the record is of another release (code "other-schema"), or names something unknown.
+        RecipeError: If the record is of another release (code "other-schema"), names something unknown, or names
+            classes of a stranger (code "unsafe-file").
     """
     folder = find_model(model)
     card, record = read_card(folder), read_object(folder / "recipe.json")
@@ -103,6 +108,7 @@ def recorded_recipe(model: str, seed: int | None = None, new_name: str | None = 
             f"definitions: {command('train', origin, '--as', new_name or f'{origin}-today')}",
             code="other-definition",
         )
+    check_trusted(recorded_classes(recipe), folder, trust_code)
     recorded = Recipe.from_json(recipe)
     check_names(recorded)
     return replace(recorded, name=new_name or f"{card.name}{ENDING}", seed=recorded.seed if seed is None else seed)
@@ -140,6 +146,7 @@ def reproduce(
     restart: bool = False,
     progress: bool = True,
     settings: Sequence[str] = (),
+    trust_code: bool = False,
 ) -> Reproduction:
     """Train a model's recipe again into `ZOO_HOME/models`, and compare R@1 and MAP@R with the recorded intervals.
 
@@ -152,6 +159,7 @@ def reproduce(
         restart: Forget an interrupted reproduction.
         progress: Show progress bars.
         settings: Further `key=value` changes, for a shorter run that cannot be expected to reach the score.
+        trust_code: As in `recorded_recipe`.
 
     Raises:
         UsageError: As `recorded_recipe` and `recorded_result`, or if the new name is taken (code "already-exists").
@@ -162,7 +170,7 @@ def reproduce(
     from training.overrides import override
 
     folder = find_model(model)
-    recipe = recorded_recipe(model, seed, new_name)
+    recipe = recorded_recipe(model, seed, new_name, trust_code)
     origin = str(read_object(folder / "recipe.json")["origin"])
     recorded = recorded_result(folder, recipe.data.dataset)
     if settings:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
-from training.overrides import resolve
+from training.overrides import named_classes, resolve
 from training.studies.study import Arm, Study
 from zoo.errors import UsageError
+from zoo.models.places import check_trusted
 
 NAME = "own/arms"
 
@@ -32,6 +34,30 @@ def own_study(texts: Sequence[str]) -> Study:
     if len(arms) < 2:
         raise UsageError(f"a study compares at least two different arms: {EXAMPLE}", code="missing-value")
     return Study(NAME, "Arms of your own", "zoo benchmark run --arm", arms, own_arms=tuple(dict.fromkeys(texts)))
+
+
+def check_own_arms(
+    texts: Iterable[str], settings: Iterable[str], folder: Path, typed: Study | None = None, trust_code: bool = False
+) -> None:
+    """Refuse classes that a study's folder names in its arms and settings, before any of them is imported.
+
+    Args:
+        texts: The arms, as `own_study` takes them.
+        settings: The settings of all arms.
+        folder: The folder.
+        typed: The study that the user has typed: its classes are trusted.
+        trust_code: Whether the user trusts the folder.
+
+    Raises:
+        RecipeError: `unsafe-file`.
+    """
+    own = classes_of_arms(typed.own_arms) if typed else set()
+    check_trusted(classes_of_arms(texts, settings) - own, folder, trust_code)
+
+
+def classes_of_arms(texts: Iterable[str], settings: Iterable[str] = ()) -> set[str]:
+    """Return the places of the classes that arms, and the settings of all of them, name; nothing is imported."""
+    return set(named_classes([*settings, *(setting for text in texts for setting in _arm(text).settings)]))
 
 
 def own_dataset(study: Study) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from training.definitions import outdated
 from training.overrides import differences
 from training.recipe import Recipe, without_remarks
-from training.studies.own import own_study
+from training.studies.own import check_own_arms, own_study
 from training.studies.papers import find_study
 from training.studies.results import Result, Results, has_results
 from training.studies.study import (
@@ -407,6 +407,7 @@ def write_plan(plan: Plan, folder: Path) -> Plan:
             old = read_record(folder / PLAN_FILE)
             _check_same_study(plan, old, folder)
             _check_same_images(images, old, folder)
+            check_own_arms(old.get("arms", ()), (), folder, plan.study)
             images = images or old.get("images", {})
             plan = _extend(plan, old)
             check_recipes(recipes, old, folder)
@@ -418,10 +419,15 @@ def write_plan(plan: Plan, folder: Path) -> Plan:
     return plan
 
 
-def read_plan(folder: Path) -> Plan:
+def read_plan(folder: Path, trust_code: bool = False) -> Plan:
     """Return the plan in a study's folder. Its note says which recipes have changed since (`check_unchanged`).
 
+    Args:
+        folder: The folder.
+        trust_code: Import classes that a folder outside the local zoo names.
+
     Raises:
+        RecipeError: `unsafe-file` if it names classes of a stranger.
         UsageError: If the folder has no plan.
         TrainingError: If the plan is damaged.
     """
@@ -435,6 +441,7 @@ def read_plan(folder: Path) -> Plan:
         )
     record = read_record(path)
     try:
+        check_own_arms(record.get("arms", ()), record["settings"], folder, trust_code=trust_code)
         plan = Plan(
             own_study(record["arms"]) if "arms" in record else find_study(record["study"]),
             record["dataset"],

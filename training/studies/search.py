@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from training.api import provenance
-from training.overrides import resolve
+from training.overrides import named_classes, resolve
 from training.recipe import Recipe
 from training.studies.cross_validation import (
     CrossValidation,
@@ -35,6 +35,7 @@ from training.studies.study import recipe_dataset
 from zoo.data.dataset import subset
 from zoo.errors import DivergedError, RecipeError, TrainingError, UsageError, missing
 from zoo.files import locked, write_json
+from zoo.models.places import check_trusted
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -151,7 +152,8 @@ def write_search(plan: SearchPlan, folder: Path) -> SearchPlan:
     with locked(folder):
         facts = {**provenance(), "recipes": _recipe_records(plan)}
         if (folder / SEARCH_FILE).exists():
-            old, facts = read_search(folder), read_record(folder / SEARCH_FILE)
+            facts = read_record(folder / SEARCH_FILE)
+            old = _search_of(facts, folder, plan.settings)
             if dataclasses.replace(plan, trials=old.trials, reruns=old.reruns, data=old.data) != old:
                 raise TrainingError(f"{folder} holds another search: {old}. Name another --out.", code="other-study")
             trials, reruns = max(plan.trials, old.trials), max(plan.reruns, old.reruns)
@@ -160,16 +162,28 @@ def write_search(plan: SearchPlan, folder: Path) -> SearchPlan:
     return plan
 
 
-def read_search(folder: Path) -> SearchPlan:
+def read_search(folder: Path, trust_code: bool = False) -> SearchPlan:
     """Return the plan in a search's folder.
+
+    Args:
+        folder: The folder.
+        trust_code: Import classes that a folder outside the local zoo names.
 
     Raises:
         TrainingError: If the plan is damaged, or its recipes have changed since.
+        RecipeError: `unsafe-file` if it names classes of a stranger.
     """
+    return _search_of(read_record(folder / SEARCH_FILE), folder, trust_code=trust_code)
+
+
+def _search_of(
+    record: Mapping[str, Any], folder: Path, typed: Sequence[str] = (), trust_code: bool = False
+) -> SearchPlan:
+    """Return the plan that search.json records; the classes of `typed` settings are trusted."""
     path = folder / SEARCH_FILE
-    record = read_record(path)
     try:
         facts: dict[str, Any] = record["search"]
+        check_trusted(set(named_classes(facts["settings"])).difference(named_classes(typed)), folder, trust_code)
         plan = SearchPlan(**{**facts, "losses": tuple(facts["losses"]), "settings": tuple(facts["settings"])})
     except (KeyError, TypeError) as error:
         raise TrainingError(

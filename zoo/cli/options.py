@@ -118,6 +118,9 @@ BatchSize = Annotated[int, Option("--batch-size", metavar="N", help="images per 
 Seed = Annotated[int, Option("--seed", metavar="N", help="seed of all that is random")]
 
 Settings = Annotated[list[str] | None, Option("--set", metavar="KEY=VALUE", help="change the recipe; repeatable")]
+TrustCode = Annotated[
+    bool, Option("--trust-code", help="import the classes that a folder from elsewhere names, which runs their code")
+]
 AsPublished = Annotated[
     bool,
     Option("--as-published", help="take the settings of the authors' published code where it departs from the paper"),

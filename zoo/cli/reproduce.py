@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Option
 
-from zoo.cli.options import Data, Device, Json, Latex, Model, Quiet, Settings
+from zoo.cli.options import Data, Device, Json, Latex, Model, Quiet, Settings, TrustCode
 from zoo.console import interval_text, print_json, print_table, show, tables_in_latex
 from zoo.render import Table
 
@@ -41,6 +41,7 @@ def reproduce(
     settings: Settings = None,
     device: Device = None,
     restart: Annotated[bool, Option("--restart", help="forget an interrupted reproduction")] = False,
+    trust_code: TrustCode = False,
     latex: Latex = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -48,7 +49,7 @@ def reproduce(
     """train a model again, and compare the scores"""
     from training.reproduce import reproduce as run
 
-    outcome = run(model, data, seed, new_name, device, restart, not quiet, settings or [])
+    outcome = run(model, data, seed, new_name, device, restart, not quiet, settings or [], trust_code)
     if as_json:
         print_json(outcome.to_json())
     else:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer import Argument, Option
 
-from zoo.cli.options import AsPublished, Data, Device, Json, Latex, Margins, Quiet, Seed, Settings
+from zoo.cli.options import AsPublished, Data, Device, Json, Latex, Margins, Quiet, Seed, Settings, TrustCode
 from zoo.console import count, print_json
 from zoo.errors import UsageError, command
 
@@ -336,8 +336,10 @@ def _perform(
 
 def _report(schedule: RunSchedule, tally: Tally, output: Output) -> dict[str, Any]:
     """Write the report of the finished runs, print it, and return the outcome for `--json`."""
+    from training.studies.own import classes_of_arms
     from training.studies.render import as_latex, as_markdown, to_json, write_report
     from training.studies.report import build_report
+    from zoo.models.places import is_trusted
 
     folder = schedule.folder
     schedule.check_finished()
@@ -348,8 +350,10 @@ def _report(schedule: RunSchedule, tally: Tally, output: Output) -> dict[str, An
     if not output.quiet:
         print(f"Written to {folder} (report.html, report.md, report.json, tables, figures).", file=sys.stderr)
         if report.missing:
+            classes = classes_of_arms(schedule.plan.study.own_arms, schedule.plan.settings)
+            trust = ["--trust-code"] if classes and not is_trusted(folder) else []
             print(
-                f"{count(len(report.missing), 'run')} left: {command('benchmark', 'resume', folder)}",
+                f"{count(len(report.missing), 'run')} left: {command('benchmark', 'resume', folder, *trust)}",
                 file=sys.stderr,
             )
     return {"folder": str(folder), **tally.to_json(), "report": to_json(report)}
@@ -386,6 +390,7 @@ def resume(
     data: Data = None,
     only: Arms = None,
     other_studies: OtherStudies = None,
+    trust_code: TrustCode = False,
     device: Device = None,
     latex: Latex = False,
     as_json: Json = False,
@@ -400,11 +405,12 @@ def resume(
     if (folders[0] / SEARCH_FILE).exists():
         if only:
             raise UsageError("a search has no arms; leave --only out.", code="option-without-effect")
-        search = read_search(folders[0])
+        search = read_search(folders[0], trust_code)
         context = None if only_report else create_search_context(search, data, device)
         return perform_search(search, folders[0], context, output)
     more = [] if only_report else only or []
-    schedules = [RunSchedule(adapt_to_dataset(plan_in_folder(folder, more)), folder) for folder in folders]
+    plans = [plan_in_folder(folder, more, trust_code) for folder in folders]
+    schedules = [RunSchedule(adapt_to_dataset(plan), folder) for plan, folder in zip(plans, folders, strict=True)]
     if only_report:
         return _finish([_report(schedule, Tally(), output) for schedule in schedules], output)
     for schedule in schedules:
@@ -414,11 +420,11 @@ def resume(
     return _perform(begun, contexts, only or [], other_studies or [], output)
 
 
-def plan_in_folder(folder: Path, only: Sequence[str]) -> Plan:
+def plan_in_folder(folder: Path, only: Sequence[str], trust_code: bool = False) -> Plan:
     """Return the plan in a study's folder, for the arms `only` (they may be new) or, if empty, for the plan's own."""
     from training.studies.plan import read_plan
 
-    plan = read_plan(folder)
+    plan = read_plan(folder, trust_code)
     return dataclasses.replace(plan, only=tuple(only)) if only else plan
 
 

@@ -12,8 +12,10 @@ import io
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+import tarfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import groupby
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any, Self
@@ -22,14 +24,19 @@ import numpy as np
 
 from zoo import paths
 from zoo.data.dataset import folder_names
+from zoo.data.images import SUFFIXES
 from zoo.errors import DatasetError, HubUnreachableError, UsageError, missing
 from zoo.files import atomic_folder, sha256_of
 from zoo.paths import expand, is_folder
 from zoo.render import write_csv
 
 TABLE = "images.csv"
-FILES = {".parquet": "parquet", ".tar": "webdataset"}
-"""Suffix of a file that holds images -> the name that the library `datasets` has for its format."""
+DECODERS: Mapping[str, Callable[[str], Any]] = {
+    **dict.fromkeys(("json", "jsn"), json.loads),
+    **dict.fromkeys(("cls", "cls2", "index", "inx", "id"), int),
+    **dict.fromkeys(("txt", "text"), str),
+}
+"""Ending of a member of webdataset's tar files that is no image -> what reads its text; others are not read."""
 
 TEXTS = {".csv": ",", ".tsv": "\t"}
 """Suffix of a table of text -> what separates its columns."""
@@ -60,7 +67,7 @@ def hub_name(path: str | Path) -> str | None:
     if match is None or match[1]:
         return match and match[1]
     here = expand(path)
-    return None if here.exists() or here.parent.exists() or here.suffix.lower() in (*TEXTS, *FILES) else match[2]
+    return None if here.exists() or here.parent.exists() or here.suffix.lower() in (*TEXTS, *SHARDS) else match[2]
 
 
 def is_format(path: str | Path) -> bool:
@@ -69,7 +76,7 @@ def is_format(path: str | Path) -> bool:
         return True
     path = expand(path)
     if not is_folder(path):
-        return path.suffix.lower() in FILES
+        return path.suffix.lower() in SHARDS
     parts = [path, *(path / part for part in PARTS)]
     marks = [part / name for part in parts for name in DESCRIBED] + [path / name for name in ON_DISK]
     return any(mark.is_file() for mark in marks) or (any(map(_has_shards, parts)) and _only_parts(path))
@@ -82,7 +89,7 @@ def _only_parts(folder: Path) -> bool:
 
 def _has_shards(folder: Path) -> bool:
     """Return whether a folder has files that hold images."""
-    return folder.is_dir() and any(path.suffix.lower() in FILES for path in folder.iterdir())
+    return folder.is_dir() and any(path.suffix.lower() in SHARDS for path in folder.iterdir())
 
 
 def table_of(data: Any) -> Any:
@@ -138,9 +145,12 @@ def written_table(path: str | Path) -> Path:
     target = paths.home() / "tables" / f"{source.name}-{version[:16]}"
     if not (target / TABLE).is_file():
         target.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_folder(target, durable=False) as folder:
-            parts = {split: _described(part) for split, part in _open(source, name).items()}
-            _write(folder, _table_rows(parts), source if source.is_dir() else source.parent)
+        with atomic_folder(target, durable=False) as folder, TemporaryDirectory(prefix="zoo-") as scratch:
+            parts = {split: _described(part) for split, part in _open(source, name, scratch).items()}
+            try:
+                _write(folder, _table_rows(parts), source if source.is_dir() else source.parent)
+            except (ValueError, tarfile.TarError) as error:  # of JSON, numbers, Parquet or tar files
+                raise DatasetError(f"{path} cannot be read: {error}", code="damaged-file") from None
     return target / TABLE
 
 
@@ -179,8 +189,12 @@ def _hub_version(name: str, folder: str) -> str:
         ) from None
 
 
-def _open(path: Path, hub: str | None) -> dict[str, Any]:
-    """Return the splits of a data set, whose images are read one by one."""
+def _open(path: Path, hub: str | None, scratch: str) -> dict[str, Any]:
+    """Return the splits of a data set, whose images are read one by one.
+
+    The library `datasets` imports torch to stream rows, so that files are read without it, and descriptions of images
+    that are files already are copied to the folder `scratch`.
+    """
     try:
         import datasets
     except ModuleNotFoundError:
@@ -190,17 +204,17 @@ def _open(path: Path, hub: str | None) -> dict[str, Any]:
             opened = datasets.load_dataset(hub, streaming=True)
         elif any((path / name).is_file() for name in ON_DISK):
             opened = datasets.load_from_disk(str(path))
-        elif path.suffix.lower() == ".parquet" and path.is_file():
-            opened = _Shards([path])
         elif path.is_dir():
             files = datasets.load_dataset_builder(str(path)).config.data_files or {}
-            if all(Path(file).suffix.lower() == ".parquet" for part in files.values() for file in part):
-                opened = {str(split): _Shards([Path(file) for file in part]) for split, part in files.items()}
+            kinds = {Path(file).suffix.lower() for part in files.values() for file in part}
+            if len(kinds) == 1 and kinds <= SHARDS.keys():
+                kind = SHARDS[kinds.pop()]
+                opened = {str(split): kind([Path(file) for file in part]) for split, part in files.items()}
             else:
-                opened = datasets.load_dataset(str(path), streaming=True)
+                with _without_progress():
+                    opened = datasets.load_dataset(str(path), cache_dir=scratch)
         else:
-            kind = FILES[path.suffix.lower()]
-            opened = datasets.load_dataset(kind, data_files=str(path), streaming=True)
+            opened = SHARDS[path.suffix.lower()]([path])
     except Exception as error:  # each format has errors of its own
         raise DatasetError(
             f"{hub or path} cannot be read by the library datasets: {error}", code="damaged-file"
@@ -209,30 +223,94 @@ def _open(path: Path, hub: str | None) -> dict[str, Any]:
     return parts if len(parts) > 1 else {"": next(iter(parts.values()))}
 
 
-class _Shards:
-    """Rows of Parquet files, read in pieces. The library `datasets` would stream them, too, but import torch for it.
+@contextmanager
+def _without_progress() -> Iterator[None]:
+    """Let the library `datasets` draw no progress bars meanwhile."""
+    import datasets
 
-    Args:
-        files: The files, all with the columns of the first.
-    """
+    hidden = datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if not hidden:
+            datasets.enable_progress_bars()
+
+
+class _Shards:
+    """Rows of files, all with the columns of the first, as a data set of the library `datasets`."""
+
+    features: Mapping[str, Any]
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self.files = files
+
+    def cast_column(self, name: str, kind: Any) -> Self:
+        """Return the same rows: images are not decoded."""
+        return self
+
+
+class _Parquet(_Shards):
+    """Rows of Parquet files, read in pieces."""
 
     def __init__(self, files: Sequence[Path]) -> None:
         import datasets
         from pyarrow import parquet
 
-        self.files, self._open = files, parquet.ParquetFile
+        super().__init__(files)
+        self._open = parquet.ParquetFile
         with self._open(files[0]) as first:
             self.features = datasets.Features.from_arrow_schema(first.schema_arrow)
-
-    def cast_column(self, name: str, kind: Any) -> Self:
-        """Return the same rows: images are not decoded."""
-        return self
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for path in self.files:
             with self._open(path) as file:
                 for batch in file.iter_batches(SHARD_ROWS):
                     yield from batch.to_pylist()
+
+
+class _WebDataset(_Shards):
+    """Samples of webdataset's tar files: members that follow one another with one name up to the first dot.
+
+    The first image of a sample is its column `image`.
+    """
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        import datasets
+
+        super().__init__(files)
+        self.features = {**next(iter(self), {}), "image": datasets.Image()}
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for path in self.files:
+            with tarfile.open(path, "r|") as tar:
+                for _, members in groupby(_members(tar), key=lambda member: member[0]):
+                    sample: dict[str, Any] = {"image": None}
+                    for key, name, data in members:
+                        if not _is_image(name):
+                            sample[name] = DECODERS[name.rpartition(".")[2]](data.decode("utf-8"))
+                        elif sample["image"] is None:
+                            sample["image"] = {"path": f"{key}.{name}", "bytes": data}
+                    yield sample
+
+
+def _is_image(name: str) -> bool:
+    return f".{name.rpartition('.')[2]}" in SUFFIXES
+
+
+def _members(tar: tarfile.TarFile) -> Iterator[tuple[str, str, bytes]]:
+    """Yield the key, the rest of the name and the content of those members of a tar file that are read."""
+    for member in tar:
+        folder, slash, file = member.name.rpartition("/")
+        key, _, name = file.partition(".")
+        name = name.lower()
+        is_read = key and (_is_image(name) or name.rpartition(".")[2] in DECODERS)
+        if member.isfile() and not member.issparse() and is_read and (stream := tar.extractfile(member)):
+            yield f"{folder}{slash}{key}", name, stream.read()
+
+
+SHARDS = {".parquet": _Parquet, ".tar": _WebDataset}
+"""Suffix of a file that holds images -> its rows."""
 
 
 def _items(part: Any) -> Iterator[dict[str, Any]]:

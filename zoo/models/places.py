@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -50,8 +50,48 @@ def import_class(place: str) -> Any:
 
 
 def is_trusted(folder: Path) -> bool:
-    """Return whether the classes that a model folder names may be imported: those of the local zoo's models."""
-    return paths.local_models().resolve() in folder.resolve().parents
+    """Return whether the classes that files of a folder name may be imported: those of the local zoo."""
+    own = {(paths.home() / part).resolve() for part in ("models", "studies")}
+    return not own.isdisjoint(folder.resolve().parents)
+
+
+def places_in(value: Any) -> Iterator[str]:
+    """Yield the places in a JSON value, at every depth."""
+    if isinstance(value, Mapping | list | tuple):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from places_in(part)
+    elif isinstance(value, str) and is_place(value):
+        yield value
+
+
+def check_trusted(places: Iterable[str], folder: Path, trust_code: bool = False) -> None:
+    """Refuse classes that a recipe or a study in a folder names, unless the folder is trusted.
+
+    Args:
+        places: The places of the classes.
+        folder: The folder.
+        trust_code: Whether the user trusts the folder.
+
+    Raises:
+        RecipeError: `unsafe-file`.
+    """
+    classes = sorted(set(places))
+    if classes and not (trust_code or is_trusted(folder)):
+        raise RecipeError(
+            f"{folder} names classes of its author ({', '.join(classes)}), which would run their code. If you trust "
+            "it, install the package and add --trust-code.",
+            code="unsafe-file",
+        )
+
+
+def check_network(architecture_args: Mapping[str, Any], folder: Path) -> None:
+    """Refuse a network of classes of a stranger, before a model is made from it.
+
+    Raises:
+        ModelFolderError: `unsafe-file`.
+    """
+    if (named := list(places_in(architecture_args))) and not is_trusted(folder):
+        raise untrusted(named)
 
 
 def untrusted(named: Iterable[str]) -> ModelFolderError:

@@ -17,9 +17,11 @@ import pytest
 from PIL import Image
 
 import zoo
+from tests.raising import raises
 from zoo.data import load_dataset
 from zoo.data.dataset import export_folder, subset
 from zoo.data.table import load_unlabelled
+from zoo.errors import DatasetError
 
 MODEL = "margin-conv4-glyphs"
 
@@ -107,6 +109,83 @@ def test_webdataset_is_measured_as_the_folder(birds: Path, expected: Any, tmp_pa
                     member.size = len(data)
                     tar.addfile(member, io.BytesIO(data))
     assert measured("folder", tmp_path) == expected
+
+
+def tar_of(path: Path, members: Mapping[str, bytes]) -> Path:
+    with tarfile.open(path, "w") as tar:
+        for name, data in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    return path
+
+
+def test_samples_of_webdataset_hold_classes_texts_and_any_kind_of_image(birds: Path, tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    (first, _), (second, _) = list(files(birds, "test"))[:2]
+    stream = io.BytesIO()
+    Image.open(second).convert("RGB").save(stream, "WEBP", lossless=True)
+    members = {
+        "d/0.cls": b"4",
+        "d/0.png": first.read_bytes(),
+        "d/0.seg.png": b"a second image is left out",
+        "d/0.txt": b"a first",
+        "d/0.bin": b"\xff",
+        "d/1.cls": b"7",
+        "d/1.webp": stream.getvalue(),
+        "d/1.txt": b"a second",
+    }
+    images = load_dataset("folder", "all", tar_of(tmp_path / "images.tar", members))
+    assert [images.classes[label] for label in images.labels] == ["4", "7"]
+    for number, path in enumerate((first, second)):
+        expected = np.asarray(Image.open(path).convert("RGB"))
+        np.testing.assert_array_equal(np.asarray(Image.open(images.images[number]).convert("RGB")), expected)
+    for damaged in ({"0.cls": b"four", "0.png": first.read_bytes()}, {"0.json": b"{", "0.png": first.read_bytes()}):
+        with raises(DatasetError, "damaged-file"):
+            load_dataset("folder", "all", tar_of(tmp_path / "damaged.tar", damaged))
+    (tmp_path / "short.tar").write_bytes((tmp_path / "images.tar").read_bytes()[:700])
+    with raises(DatasetError, "damaged-file"):
+        load_dataset("folder", "all", tmp_path / "short.tar")
+
+
+INDEX = """
+import sys
+from zoo.cli.main import main
+status = main(["index", sys.argv[1], sys.argv[2], "--out", sys.argv[3]])
+print(status, sorted({"torch", "torchvision", "timm"} & sys.modules.keys()))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["tar", "tars", "jsonl", "parquet", "disk"])
+def test_no_format_loads_torch_to_be_indexed(birds: Path, tmp_path: Path, kind: str) -> None:
+    pytest.importorskip("datasets")
+    images, source = list(files(birds, "test")), tmp_path / kind
+    source.mkdir()
+    if kind in ("tar", "tars"):
+        path = source / "images-000.tar"
+        tar_of(
+            path,
+            {
+                f"{n}.{end}": data
+                for n, (file, label) in enumerate(images)
+                for end, data in (("png", file.read_bytes()), ("json", json.dumps({"label": label}).encode()))
+            },
+        )
+        source = path if kind == "tar" else source
+    elif kind == "jsonl":
+        for number, (file, _) in enumerate(images):
+            (source / f"{number}.png").write_bytes(file.read_bytes())
+        rows = [{"file_name": f"{number}.png", "label": label} for number, (_, label) in enumerate(images)]
+        (source / "metadata.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif kind == "parquet":
+        embedded(birds)["test"].to_parquet(str(source / "test.parquet"))
+    else:
+        embedded(birds)["test"].save_to_disk(str(source))
+    words = [sys.executable, "-c", INDEX, MODEL, str(source), str(tmp_path / "gallery")]
+    printed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert printed.splitlines()[-1] == "0 []"
+    assert zoo.Gallery(tmp_path / "gallery").search(images[0][0], k=1)[0].label == images[0][1]
 
 
 def oml_table(birds: Path, path: Path, marks: Any = lambda number: ("True", "True")) -> Path:

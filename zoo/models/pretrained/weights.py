@@ -28,7 +28,7 @@ from zoo.models.backbones.googlenet import convert_torchvision
 from zoo.models.baselines import TimmModel, read_timm_config, repository_of
 from zoo.models.card import MODULES_FILE, UNKNOWN_LICENCE, holds_other_modules, read_card
 from zoo.models.folder import CONFIG_FILE, PYTORCH_SUFFIXES, WEIGHTS_FILE
-from zoo.models.places import CUSTOM, is_trusted, untrusted
+from zoo.models.places import check_network
 from zoo.models.pretrained.clip import image_tower, is_clip, read_clip_config
 from zoo.models.pretrained.packages import PACKAGE_VERSION, PACKAGES, WeightsPackage, install_hint, installed_package
 from zoo.models.pretrained.state import read_state
@@ -325,8 +325,7 @@ def _folder_source(folder: Path) -> Source:
         )
     if (folder / "card.json").is_file():
         card = read_card(folder)
-        if card.architecture == CUSTOM and not is_trusted(folder):
-            raise untrusted((card.architecture_args["trunk"], card.architecture_args.get("head", "")))
+        check_network(card.architecture_args, folder)
         model = TimmModel(card.architecture, card.architecture_args, card.preprocessing, card.dataset, card.licence)
         return Source(file, model, {"model": card.identity}, card.sources)
     return _plain_folder_source(folder, folder.name)
