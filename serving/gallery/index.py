@@ -447,10 +447,6 @@ def build_index(kind: IndexKind, vectors: np.ndarray) -> faiss.Index:
     index = faiss.index_factory(dim, kind.factory(n, dim), faiss.METRIC_INNER_PRODUCT)
     if isinstance(index, faiss.IndexIVF):
         index.cp.min_points_per_centroid = 1  # FAISS would print a warning for each small gallery
-    if isinstance(index, faiss.IndexIVFPQ):
-        index.pq.cp.min_points_per_centroid = 1
-        # A few rounds on a few points; a longer shortlist makes up for coarser codes.
-        index.pq.cp.niter, index.pq.cp.max_points_per_centroid = 10, 64
     index.train(_training_sample(index, vectors))
     # `add` would copy mapped vectors; in several blocks, a graph would grow by doubling its memory.
     index.add_c(n, faiss.swig_ptr(vectors))
@@ -470,10 +466,13 @@ def _lists(n: int) -> int:
     return max(1, min(int(4 * math.sqrt(n)), n // 39))
 
 
-def _ivf_pq(n: int, dim: int) -> str:
-    """Return lists around centroids, product quantised to a divisor of dim bytes, at most a quarter of it."""
-    size = max(size for size in range(1, max(1, dim // 4) + 1) if dim % size == 0)
-    return f"IVF{_lists(n)},PQ{size}x8np"
+def _ivf_rabitq(n: int, dim: int) -> str:
+    """Return lists around centroids, and one bit for each number of a vector (RaBitQ; Gao and Long, SIGMOD 2024).
+
+    A vector takes dim / 8 bytes, 8 for two factors of its estimate, and 8 for its row. The sqrt(n) lists are fewer than
+    `_lists`: each one that is probed costs a table of the query, and their centroids count among a vector's bytes.
+    """
+    return f"IVF{max(1, int(math.sqrt(n)))},RaBitQfs"
 
 
 def _plain(effort: int, selector: faiss.IDSelector | None) -> faiss.SearchParameters:
@@ -497,6 +496,6 @@ KINDS: dict[str, IndexKind] = {
     "flat-fp16": IndexKind(1, lambda n, dim: "SQfp16", (0,), (1, 2), _plain),
     "hnsw": IndexKind(100, lambda n, dim: "HNSW32_SQfp16", (16, 32, 64, 128, 256, 512), (1, 2), _graph),
     "ivf-sq8": IndexKind(1000, lambda n, dim: f"IVF{_lists(n)},SQ8", _PROBES, (1, 4), _inverted),
-    "ivf-pq": IndexKind(1000, _ivf_pq, _PROBES, (1, 4, 16, 64), _inverted),
+    "ivf-rabitq": IndexKind(1000, _ivf_rabitq, _PROBES, (2, 4, 8, 16, 32), _inverted),
 }
 """All kinds, the simplest first. `flat` is exact; the others are stored beside the exact rows."""

@@ -61,6 +61,10 @@ DUE_AT_LEAST, DUE_PART = 1000, 0.1
 SPEED_MARGIN = 0.1
 """Share of its time by which an index must beat a simpler one; less is noise, or not worth inexact answers."""
 
+COMPACT, COMPACT_ITEMS = "ivf-rabitq", 100_000
+"""The kind that is measured before all others for more vectors than this: it needs a tenth of a graph's bytes and of
+its time to be built."""
+
 BUSY_SECONDS = 1.0
 """Time until the next attempt when another process compacts."""
 
@@ -199,9 +203,7 @@ class LiveIndex:
         """From now on, let a search that finds a compaction due start it in a thread, in one process of all."""
         self._in_background = True
 
-    def tune(
-        self, recall: float, k: int = 10, kinds: Sequence[str] = tuple(KINDS)
-    ) -> tuple[GenerationFacts | None, Tuning]:
+    def tune(self, recall: float, k: int = 10, kinds: Sequence[str] = ()) -> tuple[GenerationFacts | None, Tuning]:
         """Search from now on with a fast kind of index; see `tune`.
 
         Raises:
@@ -338,15 +340,18 @@ def tune(
     Each of some vectors of the gallery searches all others. The simplest kind is chosen, in the order of `KINDS`,
     unless a later one is faster by more than `SPEED_MARGIN`. Flat search is always measured.
 
+    Without names, all kinds are measured. For more than `COMPACT_ITEMS` vectors that is done only if `COMPACT` is not
+    chosen over flat search.
+
     Args:
         folder: Folder of the gallery.
         store: Its store.
         floor: Recall of the `k` nearest that the index must have.
         k: Number of neighbours.
-        kinds: Names of kinds.
+        kinds: Names of kinds; none for all.
 
     Returns:
-        The facts of the generation (None for an empty gallery), and the measurement of each kind.
+        The facts of the generation (None for an empty gallery), and the measurement of each kind, the simplest first.
     """
     with compaction_lock(folder, wait=True), _write_errors(folder):
         with _draft_generation(folder, store, identified=True) as draft:
@@ -354,19 +359,37 @@ def tune(
                 return None, []
             vectors = stored_vectors(draft.exact.exact)
             sample = sample_vectors(draft.exact.ids, vectors, k)
-            tuning, best = Tuning(), (draft.exact, IndexMeasurement(FLAT, 1.0, float("inf"), 0.0))
-            for kind in sorted({"flat", *kinds}, key=list(KINDS).index):
-                result = measure_kind(kind, draft.exact, vectors, sample, floor) if sample else None
-                tuning.append((kind, result[1] if result else None))
-                if result and result[1].milliseconds < (1 - SPEED_MARGIN) * best[1].milliseconds:
-                    best = result
-            frozen, measurement = best
+            (frozen, measurement), tuning = _fastest_index(draft.exact, vectors, sample, floor, kinds)
             measured = _attribution(draft, store, sample)
             facts = _finish(draft, store, frozen, measurement if sample else None, measurement.seconds, measured)
         store.set_state("plan", json.dumps(asdict(TuningPlan(measurement.setting.kind, floor, k))))
         store.set_generation(draft.name, sha256_of(folder / draft.name / FACTS))
         _remove_unused(folder, store.generations())
     return facts, tuning
+
+
+def _fastest_index(
+    exact: FrozenIndex, vectors: np.ndarray, sample: QuerySample | None, floor: float, kinds: Sequence[str]
+) -> tuple[tuple[FrozenIndex, IndexMeasurement], Tuning]:
+    """Return the index that `tune` chooses, and the measurements. At most two indexes are in memory at a time."""
+    best = exact, IndexMeasurement(FLAT, 1.0, math.inf, 0.0)
+    measured: dict[str, IndexMeasurement | None] = {}
+    for names in [kinds] if kinds else _stages(len(vectors)):
+        for kind in sorted({FLAT.kind, *names} - measured.keys(), key=list(KINDS).index):
+            result = measure_kind(kind, exact, vectors, sample, floor) if sample else None
+            measured[kind] = result[1] if result else None
+            if result and result[1].milliseconds < (1 - SPEED_MARGIN) * best[1].milliseconds:
+                best = result
+        if best[1].setting != FLAT:
+            break
+    return best, [(kind, measured[kind]) for kind in KINDS if kind in measured]
+
+
+def _stages(n: int) -> Iterator[Sequence[str]]:
+    """Yield names of kinds to measure over n vectors; later ones only if none of the earlier beats flat search."""
+    if n > COMPACT_ITEMS:
+        yield [COMPACT]
+    yield list(KINDS)
 
 
 @contextmanager
@@ -428,11 +451,12 @@ def _attribution(draft: _Draft, store: Store, sample: QuerySample | None) -> Att
 def _planned_index(
     exact: FrozenIndex, plan: TuningPlan
 ) -> tuple[FrozenIndex, IndexMeasurement | None, QuerySample | None]:
+    """Return the index of the plan, or flat search if its kind lacks the recall or is unknown to this version."""
     if plan.kind == FLAT.kind:
         return exact, None, None
     vectors = stored_vectors(exact.exact)
     sample = sample_vectors(exact.ids, vectors, plan.k)
-    result = measure_kind(plan.kind, exact, vectors, sample, plan.recall) if sample else None
+    result = measure_kind(plan.kind, exact, vectors, sample, plan.recall) if sample and plan.kind in KINDS else None
     if result is None:
         logger.warning(
             "no %s index of these %d vectors finds %g of the %d nearest, so search is exact. "

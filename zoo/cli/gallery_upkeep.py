@@ -52,7 +52,8 @@ BEFORE = ("kind", "recall", "milliseconds", "measured")
   zoo gallery tune gallery/ --recall 1 --kind flat        back to exact search
   zoo gallery tune gallery/ -k 100 --json
 A kind must be faster by more than 10 % to be chosen over a simpler one; exact search is the simplest.
-Recall is of the k nearest that exact search finds. Searches for more than 4 k items are exact.""",
+Recall is of the k nearest that exact search finds. Searches for more than 4 k items are exact.
+Above 100,000 items, bits with exact re-scoring (ivf-rabitq) are measured first, and other kinds only if they fail.""",
 )
 def tune(
     gallery: GalleryFolder,
@@ -65,11 +66,10 @@ def tune(
 ) -> None:
     """choose a fast index of a given recall, measured on the gallery"""
     from serving.gallery import VectorGallery
-    from serving.gallery.index import KINDS
 
     with VectorGallery.open(gallery) as opened:
         before = opened.index.stats()
-        facts, rows = opened.index.tune(recall, k, kind or tuple(KINDS))
+        facts, rows = opened.index.tune(recall, k, kind or ())
     if facts and k >= facts.count:
         note(f"-k {k:,} is more than the {count(facts.count - 1, 'other')} that each item has; that many were taken.")
     if as_json:

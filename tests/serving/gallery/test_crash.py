@@ -26,6 +26,7 @@ import pytest
 from serving.gallery import VectorGallery
 from serving.gallery.backup import verify_gallery
 from serving.gallery.gallery import STORE
+from serving.gallery.index import KINDS
 from serving.gallery.index_files import TuningPlan
 from serving.gallery.store import Store
 from tests.serving.gallery.crash_writer import CARDS, SAID, embedded_by
@@ -285,12 +286,21 @@ def kill_and_check(path: Path, tmp_path: Path, rounds: int, plan: TuningPlan) ->
     check_content(path)
     with VectorGallery.open(path) as gallery:
         gallery.index.compact()
+        assert gallery.index.stats().kind == plan.kind
     assert len(list(path.glob("*index-*"))) <= 2, "each model has at most one, and killed writers leave none"
     return ledger, min(recalls)
 
 
-def test_killed_writers_lose_no_acknowledged_write(path: Path, tmp_path: Path) -> None:
-    ledger, _ = kill_and_check(path, tmp_path, 6, TuningPlan("hnsw", 0.9, 5))
+def add_enough(path: Path, kind: str) -> None:
+    """Add as many items as a kind of index is built for, and as writers may remove."""
+    with VectorGallery.open(path) as gallery:
+        gallery.add([new_item(number, label="first") for number in range(300, 300 + KINDS[kind].least)])
+
+
+@pytest.mark.parametrize("kind", ["hnsw", "ivf-rabitq"])
+def test_killed_writers_lose_no_acknowledged_write(path: Path, tmp_path: Path, kind: str) -> None:
+    add_enough(path, kind)
+    ledger, _ = kill_and_check(path, tmp_path, 6, TuningPlan(kind, 0.9, 5))
     assert min(ledger.words[word] for word in ("added", "removed", "rebuilding", "said", "put")) >= 1
 
 
@@ -315,10 +325,11 @@ def test_ledger_accepts_whole_writes_only(there: dict, gone: set[int], unsettled
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("kind", ["flat", "hnsw"])
+@pytest.mark.parametrize("kind", ["flat", "hnsw", "ivf-rabitq"])
 def test_killed_writers_lose_no_acknowledged_write_in_200_rounds(
     path: Path, tmp_path: Path, kind: str, record_testsuite_property: Callable[[str, object], None]
 ) -> None:
+    add_enough(path, kind)
     ledger, recall = kill_and_check(path, tmp_path, 200, TuningPlan(kind, 1.0 if kind == "flat" else 0.9, 5))
     words = ("added", "removed", "compacted", "rebuilding", "rebuilt", "said", "put")
     assert min(ledger.words[word] for word in (*words, "replaced")) >= 10

@@ -131,7 +131,7 @@ def labelled(tmp_path: Path, n: int = 1000) -> Path:
 def test_an_approximate_index_loses_what_it_does_not_find(tmp_path: Path) -> None:
     path = labelled(tmp_path)
     with VectorGallery.open(path) as gallery, closing(Store(path / STORE)) as store:
-        store.set_state("plan", json.dumps({"kind": "ivf-pq", "recall": 0.2, "k": 10}))
+        store.set_state("plan", json.dumps({"kind": "ivf-rabitq", "recall": 0.2, "k": 10}))
         gallery.index.compact()
         exact, index = report(gallery_steps(gallery, queries=200), joined=False)
         assert (exact["queries"], index["queries"]) == (200, 200)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import subprocess
 import sys
 from contextlib import closing
@@ -13,17 +15,21 @@ import numpy as np
 import pytest
 
 from serving.gallery import VectorGallery, index_files
+from serving.gallery.filters import Filter
 from serving.gallery.gallery import STORE
 from serving.gallery.index import KINDS, FrozenIndex, Index, IndexSetting, build_index, find_kind
-from serving.gallery.index_files import EXACT, IDS, TuningPlan, compact
+from serving.gallery.index_files import EXACT, FACTS, IDS, TuningPlan, compact
 from serving.gallery.store import Store
 from serving.gallery.tune import IndexMeasurement, measure_kind, measure_recall, sample_vectors
 from serving.gallery.types import StoreChanges
+from tests.children import run_python
+from tests.commandline import run_here
 from tests.raising import raises
-from tests.serving.gallery.test_gallery import CARD, DIM, new_items
+from tests.serving.gallery.test_gallery import CARD, DIM, generation, new_items
 from tests.serving.running import ROOT
 from tests.serving.toys import content
 from zoo.errors import UsageError
+from zoo.files import sha256_of
 
 N = 1200
 
@@ -92,7 +98,7 @@ def test_fast_settings_fill_every_place_with_exact_similarities(name: str) -> No
 
 def test_recall_equals_a_naive_count() -> None:
     vectors, k = clustered(), 5
-    index = Index(DIM, frozen_of("ivf-pq", vectors, IndexSetting("ivf-pq", 1, 1)))
+    index = Index(DIM, frozen_of("ivf-rabitq", vectors, IndexSetting("ivf-rabitq", 1, 1)))
     sample = sample_vectors(np.arange(10, 10 + 3 * N, 3), vectors, k, queries=40)
     assert sample
     vectors_by_id = dict(zip(range(10, 10 + 3 * N, 3), vectors, strict=True))
@@ -117,7 +123,7 @@ def test_recall_of_duplicates_and_of_few_vectors() -> None:
     two = sample_vectors(np.arange(2), clustered(2), 10)
     assert two is not None
     assert two.k == 1
-    assert measure_kind("ivf-pq", FrozenIndex(exact, np.arange(300)), twins, sample, 0.5) is None, "too small"
+    assert measure_kind("ivf-rabitq", FrozenIndex(exact, np.arange(300)), twins, sample, 0.5) is None, "too small"
 
 
 @pytest.fixture
@@ -127,12 +133,19 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "g"
 
 
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    with VectorGallery.create(tmp_path / "many", CARD, "toy") as gallery:
+        gallery.add(new_items(clustered()))
+    return tmp_path / "many"
+
+
 def test_tuning_chooses_a_fast_kind_with_the_recall(path: Path) -> None:
     with VectorGallery.open(path) as gallery:
-        facts, rows = gallery.index.tune(0.9, 5, ["hnsw", "ivf-pq"])
+        facts, rows = gallery.index.tune(0.9, 5, ["hnsw", "ivf-rabitq"])
         measured = dict(rows)
-        assert list(measured) == ["flat", "hnsw", "ivf-pq"]
-        assert measured["ivf-pq"] is None, "too few vectors"
+        assert list(measured) == ["flat", "hnsw", "ivf-rabitq"]
+        assert measured["ivf-rabitq"] is None, "too few vectors"
         assert measured["flat"] is not None
         assert measured["flat"].recall == 1
         assert facts is not None
@@ -176,6 +189,118 @@ def test_simplest_of_nearly_equal_kinds_is_chosen(
         assert [name for name, _ in rows] == list(milliseconds), "the simplest first"
         assert facts is not None
         assert facts.setting.kind == gallery.index.stats().kind == chosen
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "floor", "chosen", "measured"),
+    [
+        ({"flat": 1.0, "ivf-rabitq": 0.5}, 0.5, "ivf-rabitq", ["flat", "ivf-rabitq"]),
+        ({"flat": 1.0, "hnsw": 0.2, "ivf-rabitq": 0.95}, 0.5, "hnsw", list(KINDS)),  # not faster than flat search
+        ({"flat": 1.0, "hnsw": 0.2}, 0.5, "hnsw", list(KINDS)),  # lacks the recall
+    ],
+)
+def test_bits_are_measured_before_all_other_kinds_of_many_vectors(
+    many: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    milliseconds: dict[str, float],
+    floor: float,
+    chosen: str,
+    measured: list[str],
+) -> None:
+    def timed(name: str, *args: Any) -> tuple[FrozenIndex, IndexMeasurement] | None:
+        result = measure_kind(name, *args) if name in milliseconds else None
+        return result and (result[0], replace(result[1], milliseconds=milliseconds[name]))
+
+    monkeypatch.setattr(index_files, "measure_kind", timed)
+    monkeypatch.setattr(index_files, "COMPACT_ITEMS", N - 1)
+    run_here("gallery tune", many, "--recall", floor, "-k", 5, "--json")
+    outcome = json.loads(capsys.readouterr().out)
+    assert outcome["chosen"]["setting"]["kind"] == chosen
+    assert list(outcome["measured"]) == measured
+    monkeypatch.setattr(index_files, "COMPACT_ITEMS", N)
+    run_here("gallery tune", many, "--recall", floor, "-k", 5, "--json")
+    assert list(json.loads(capsys.readouterr().out)["measured"]) == list(KINDS)
+
+
+def test_bits_with_exact_scores_survive_every_change_of_a_gallery(many: Path) -> None:
+    """Compare with a naive search: as built, by label, after removals and additions, opened again, compacted again."""
+    vectors = dict(enumerate(clustered(), 1))
+    queries = clustered()[::60] + 0.05 * np.random.default_rng(1).normal(size=(20, DIM))
+    queries = (queries / np.linalg.norm(queries, axis=1, keepdims=True)).astype(np.float32)
+    with closing(Store(many / STORE)) as store:
+        store.set_state("plan", json.dumps({"kind": "ivf-rabitq", "recall": 0.95, "k": 10}))
+    run_here("gallery compact", many)
+
+    def check(gallery: VectorGallery) -> None:
+        assert gallery.index.stats().kind == "ivf-rabitq"
+        hits = gallery.search(queries, 10)
+        expected = [naive(vectors, query, 10) for query in queries]
+        recall = [len({hit.id for hit in row} & set(right)) for row, right in zip(hits, expected, strict=True)]
+        assert np.mean(recall) >= 9.3
+        for row, query in zip(hits, queries, strict=True):
+            products = [float(vectors[hit.id].astype(np.float64) @ query.astype(np.float64)) for hit in row]
+            np.testing.assert_allclose([hit.similarity for hit in row], products, atol=1e-6)
+        label = gallery.store.item(next(iter(vectors))).label
+        ids = [item for item, name in gallery.store.labels().items() if name == label]
+        (some,) = gallery.search(queries[:1], 10, selection=Filter((label,)))
+        assert [hit.id for hit in some] == naive({item: vectors[item] for item in ids}, queries[0], 10)
+
+    with VectorGallery.open(many) as gallery:
+        check(gallery)
+        gone = [hit.id for row in gallery.search(queries, 2) for hit in row]
+        gallery.remove(gone)
+        for item in set(gone):
+            del vectors[item]
+        check(gallery)
+        new = clustered(60, seed=8)
+        vectors |= zip(gallery.add(new_items(new, N)).ids, new, strict=True)
+        check(gallery)
+    with VectorGallery.open(many) as gallery:
+        assert gallery.index.stats().waiting == len(set(gone)) + 60
+        check(gallery)
+        gallery.index.compact()
+        assert gallery.index.stats().waiting == 0
+        check(gallery)
+    run_here("gallery verify", many)
+
+
+def test_index_of_an_unknown_kind_is_built_again(many: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Name a kind that another version had, in the plan and in the files."""
+    vectors = dict(enumerate(clustered(), 1))
+    with closing(Store(many / STORE)) as store:
+        store.set_state("plan", json.dumps({"kind": "ivf-rabitq", "recall": 0.9, "k": 10}))
+        facts = compact(many, store)
+        assert facts is not None
+        file = generation(many) / FACTS
+        file.write_text(file.read_text().replace("ivf-rabitq", "ivf-pq"))
+        store.set_state("generation sha256", sha256_of(file))
+        store.set_state("plan", json.dumps({"kind": "ivf-pq", "recall": 0.9, "k": 10}))
+    queries = clustered(5, seed=7)
+    with VectorGallery.open(many) as gallery:
+        for _ in range(2):
+            hits = gallery.search(queries, 10)
+            assert [[hit.id for hit in row] for row in hits] == [naive(vectors, query, 10) for query in queries]
+            gallery.index.compact()
+            assert gallery.index.stats().kind == "flat"
+    assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 2
+    run_here("gallery tune", many, "--kind", "ivf-rabitq")
+    run_here("gallery verify", many)
+
+
+@pytest.mark.slow
+def test_recall_of_bits_is_the_same_on_every_processor() -> None:
+    code = (
+        "import os, sys; os.environ['FAISS_SIMD_LEVEL'] = sys.argv[1]\n"
+        "from tests.serving.gallery.test_index import *\n"
+        "vectors = clustered(3000, 100)\n"
+        "sample = sample_vectors(np.arange(10, 9010, 3), vectors, 10, 200)\n"
+        "frozen = frozen_of('ivf-rabitq', vectors, IndexSetting('ivf-rabitq', 8, 4))\n"
+        "print(measure_recall(Index(100, frozen), sample))"
+    )
+    recalls = [float(run_python(code, level)) for level in ("NONE", "AVX2", "AVX512")]
+    assert min(recalls) > 0.8
+    assert max(recalls) - min(recalls) < 0.01
 
 
 def test_compaction_keeps_the_kind_and_its_recall(path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -92,7 +92,7 @@ def gpu_was_used() -> bool:
     return found
 
 
-@pytest.mark.parametrize("name", ["flat", "hnsw", "ivf-pq"])
+@pytest.mark.parametrize("name", ["flat", "hnsw", "ivf-rabitq"])
 def test_every_kind_is_searched_exactly(name: str) -> None:
     vectors, queries = clustered(), clustered(6, seed=7)
     index, known = on_gpu(name), by_id(vectors)
