@@ -119,6 +119,7 @@ def _parts(given: Sequence[QueryPartParameters], images: tuple[UploadedImage, ..
     if sorted(part.image for part in given if part.image is not None) != list(range(len(images))):
         expected = f"a list in which each of the {len(images)} images of the request is in one part, by its number"
         raise invalid("query", f"{expected} from 0")
+    images = checked_images(images) if images else ()
     return tuple(
         QueryPart(
             image=None if part.image is None else images[part.image].data,
