@@ -245,7 +245,23 @@ def _json_parts(
     """Return the parameters and the images of a JSON object."""
     members = _json_object(body)
     images = _json_images(members.pop("image", None), most)
+    if isinstance(parts := members.get("query"), list):
+        members["query"], images = _numbered_images(parts, images, most)
     return list(_json_values(members, model)), images
+
+
+def _numbered_images(
+    parts: list[Any], images: tuple[UploadedImage, ...], most: int
+) -> tuple[list[Any], tuple[UploadedImage, ...]]:
+    """Return the parts of a query with the number of each image in place of its base64, and all images."""
+    encoded = [isinstance(part, dict) and isinstance(part.get("image"), str) for part in parts]
+    if len(images) + sum(encoded) > most:
+        raise _too_many_images(most)
+    numbered, found = [], list(images)
+    for part, has_image in zip(parts, encoded, strict=True):
+        numbered.append({**part, "image": len(found)} if has_image else part)
+        found += [UploadedImage("", image_of_text(part["image"]))] if has_image else []
+    return numbered, tuple(found)
 
 
 def _json_object(body: bytes) -> dict[str, Any]:

@@ -20,7 +20,8 @@ from serving.gallery.gallery import (
     model_at,
 )
 from serving.gallery.indexing import BATCH_SIZE, ConfirmPrune, Fill, IndexingReport, index_folder
-from serving.gallery.search import Models, Searcher, SearchOptions, SearchQuery
+from serving.gallery.query import QueryPart, SearchQuery
+from serving.gallery.search import Models, Searcher, SearchOptions
 from serving.gallery.types import DEFAULT_K, Hit, is_address
 from zoo.console import note
 from zoo.data import check_dataset_path
@@ -30,7 +31,7 @@ from zoo.data.formats import table_of
 from zoo.data.images import ImageLike
 from zoo.data.listing import list_files
 from zoo.data.table import TableFormat, as_text, is_table
-from zoo.errors import UsageError, check_at_least
+from zoo.errors import check_at_least
 from zoo.models.load import AUTO, Embedder, load
 from zoo.models.registry import ModelLike, model_reference
 from zoo.paths import expand
@@ -105,19 +106,25 @@ class Gallery:
         *,
         item: int | str | None = None,
         text: str | None = None,
+        query: Sequence[QueryPart] | None = None,
         k: int = DEFAULT_K,
         label: str | Sequence[str] = (),
         where: Mapping[str, Any] | None = None,
         group_by: str | None = None,
     ) -> list[Hit]:
-        """Return the images nearest to an image, to an item (without itself) or to a text, exactly one of the three.
+        """Return the images nearest to an image, to an item, to a text or to a sum of such parts; one of the four.
 
-        A hit is the best described item of its image; `Hit.also` names the others.
+        >>> parts = [zoo.QueryPart("chair.jpg"), zoo.QueryPart(text="red"), zoo.QueryPart(text="leaves", weight=-1)]
+        >>> hits = gallery.search(query=parts)
+
+        The items of the query are not among the hits. A hit is the best described item of its image; `Hit.also` names
+        the others.
 
         Args:
             image: The image to search by: a path, file bytes, a PIL image or a uint8 array.
             item: The id or the key of the item to search by.
             text: The text to search by, if the model has a text tower.
+            query: The parts whose weighted sum to search by, at most 16.
             k: The number of hits.
             label: The label, or several, that a hit may have (default: any).
             where: The metadata of a hit: of each key a value, a list of values, or a range `{"gte": 1900, "lt": 1950}`.
@@ -127,21 +134,18 @@ class Gallery:
             The hits, the best first.
 
         Raises:
-            UsageError: If none or several of the three are given, or k is not positive.
-            ImageError: If the image cannot be read.
-            ItemNotFoundError: If the gallery does not have the item.
+            UsageError: If none or several of the four are given, the parts cancel one another out (`no-direction`), or
+                k is not positive.
+            ImageError: If an image cannot be read.
+            ItemNotFoundError: If the gallery does not have an item.
             ModelMismatchError: If another model embedded the gallery.
         """
-        if sum(query is not None for query in (image, item, text)) != 1:
-            raise UsageError("search needs an image, an item or a text; one of the three.", code="missing-value")
+        wanted = SearchQuery.of(image, item, text, query)
         check_at_least("k", k, 1)
         selection = Filter((label,) if isinstance(label, str) else tuple(label), dict(where or {}))
-        key, number = (item, None) if isinstance(item, str) else (None, item)
-        result = self.searcher.find(
-            SearchQuery(image, number, text, key), SearchOptions(k, selection=selection, group_by=group_by)
-        )
-        if result.truncated:
-            note("the text is longer than the model reads; its end was left out.")
+        result = self.searcher.find(wanted, SearchOptions(k, selection=selection, group_by=group_by))
+        if any(result.truncated):
+            note("a text is longer than the model reads; its end was left out.")
         note_filter(self.vectors, selection, bool(result.hits), group_by)
         return result.hits
 

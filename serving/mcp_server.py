@@ -31,9 +31,10 @@ from zoo.errors import ServiceError, UsageError
 SECONDS = 60
 """Seconds to wait for a service."""
 INSTRUCTIONS = """\
-Search a gallery of images: by a picture (base64), by a text if the model reads texts, or by an item of the gallery (its
-id or its key). Items have a label and metadata. similarity is the cosine of two embeddings, and p_same the probability
-that two pictures are of one class. Begin with the tool model, and with labels and metadata for filters."""
+Search a gallery of images: by a picture (base64), by a text if the model reads texts, by an item of the gallery (its id
+or its key), or by a weighted sum of these. Items have a label and metadata. similarity is the cosine of two embeddings,
+and p_same the probability that two pictures are of one class. Begin with the tool model, and with labels and metadata
+for filters."""
 
 
 def _about(model: Any, name: str) -> Any:
@@ -51,6 +52,7 @@ Where = Annotated[dict[str, Any] | None, _about(SearchParameters, "where")]
 Fields = Annotated[list[str] | None, _about(SearchParameters, "fields")]
 Size = Annotated[int | None, _about(SearchParameters, "k")]
 Offset = Annotated[int | None, _about(SearchParameters, "offset")]
+Parts = Annotated[list[dict[str, Any]] | None, _about(SearchParameters, "query")]
 Text = Annotated[str | None, Field(description="Text to search by, if the model reads texts")]
 Least = Annotated[float | None, _about(SearchParameters, "min_similarity")]
 Page = Annotated[int | None, _about(ItemParameters, "limit")]
@@ -72,6 +74,7 @@ class Tools:
         text: Text = None,
         id: Id = None,  # noqa: A002  (as in HTTP)
         key: Key = None,
+        query: Parts = None,
         k: Size = None,
         offset: Offset = None,
         label: Labels = None,
@@ -79,9 +82,9 @@ class Tools:
         min_similarity: Least = None,
         fields: Fields = None,
     ) -> Answer:
-        """Find the items nearest to a picture, a text or an item: give one of image, text, id and key."""
-        body: Answer = {"image": image, "text": text, "id": id, "key": key, "k": k, "offset": offset, "label": label}
-        body |= {"where": where, "min_similarity": min_similarity, "fields": fields}
+        """Find the items nearest to a picture, a text, an item or a sum: give one of image, text, id, key and query."""
+        body: Answer = {"image": image, "text": text, "id": id, "key": key, "query": query, "k": k, "offset": offset}
+        body |= {"label": label, "where": where, "min_similarity": min_similarity, "fields": fields}
         return await self._ask("POST", "/search", json=_given(body))
 
     async def item(self, id: Id = None, key: Key = None) -> Answer:  # noqa: A002

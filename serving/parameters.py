@@ -59,6 +59,22 @@ def parse_json_object(value: Any) -> Any:
     return value
 
 
+def parse_json_list(value: Any) -> Any:
+    try:
+        value = json.loads(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, list):
+        raise ValueError('expected a JSON list, as [{"text": "red"}, {"id": 17, "weight": -1}]')
+    return value
+
+
+def parse_weight(value: float) -> float:
+    if not value:
+        raise ValueError("expected a number other than 0")
+    return value
+
+
 def parse_metadata(value: dict[str, Any]) -> dict[str, Any]:
     try:
         is_short = len(json.dumps(value)) <= MAX_METADATA  # first, because it is fast

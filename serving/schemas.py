@@ -25,6 +25,7 @@ from pydantic.dataclasses import dataclass
 from typing_extensions import TypeAliasType
 
 from serving.gallery.filters import Filter
+from serving.gallery.query import MAX_PARTS, MAX_WEIGHT
 from serving.gallery.types import (
     DEFAULT_K,
     MAX_KEY,
@@ -43,6 +44,7 @@ from serving.parameters import (
     parse_box,
     parse_id_text,
     parse_item_id,
+    parse_json_list,
     parse_json_object,
     parse_key,
     parse_metadata,
@@ -50,6 +52,7 @@ from serving.parameters import (
     parse_printable,
     parse_source,
     parse_truth,
+    parse_weight,
     parse_whole_number,
 )
 from zoo.data.dataset import DataIdentity
@@ -85,6 +88,12 @@ Truth = Annotated[bool, BeforeValidator(parse_truth)]
 Whole = Annotated[int, BeforeValidator(parse_whole_number)]
 PageSize = Annotated[int, Field(ge=1, le=MAX_LIMIT), BeforeValidator(parse_whole_number)]
 Similarity = Annotated[float, Field(ge=-1, le=1, allow_inf_nan=False), BeforeValidator(parse_number)]
+Weight = Annotated[
+    float,
+    Field(ge=-MAX_WEIGHT, le=MAX_WEIGHT, allow_inf_nan=False),
+    BeforeValidator(parse_number),
+    AfterValidator(parse_weight),
+]
 Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), BeforeValidator(parse_number)]
 Key = Annotated[
     str | None,
@@ -106,6 +115,13 @@ Fields = Annotated[list[str], FailFast(), Field(max_length=MAX_FIELDS)]
 """Names of metadata."""
 Rerank = Literal["none", "expansion", "augmentation", "diffusion", "reciprocal"]
 EmbeddingFormat = Literal["json", "base64", "npy"]
+QueryParts = Annotated[
+    list["QueryPartParameters"],
+    BeforeValidator(parse_json_list),
+    Field(min_length=1, max_length=MAX_PARTS),
+    WithJsonSchema({"type": "string", "format": "json"}),
+]
+"""Parts of a query: a list in JSON, or its text in a form."""
 
 
 # Requests
@@ -137,6 +153,25 @@ class FilterParameters(_Request):
         return Filter(tuple(self.label), self.where)
 
 
+class QueryPartParameters(_Body):
+    """Part of a query: image, text, id or key, exactly one of the four, with its weight."""
+
+    image: Whole | None = Field(None, ge=0, description="Number of one of the images of the request, from 0")
+    text: str | None = Field(None, max_length=MAX_QUERY_TEXT, description="A text")
+    id: IdText | None = Field(None, description="Id of an item")
+    key: ItemKey | None = Field(None, description="Key of an item")
+    weight: Weight = Field(1.0, description="Factor of its unit embedding; less than 0 to search for less of it")
+    crop: Crop | None = Field(None, description="Part of the image: left,top,right,bottom as fractions of its sides")
+
+    @model_validator(mode="after")
+    def _check_kind(self) -> Self:
+        if sum(value is not None for value in (self.image, self.text, self.id, self.key)) != 1:
+            raise ValueError('expected "image", "text", "id" or "key" in each part, one of the four')
+        if self.crop is not None and self.image is None:
+            raise ValueError('expected "crop" beside an "image"')
+        return self
+
+
 class SearchParameters(FilterParameters):
     """Parameters of POST /search: what to search by, and `serving.gallery.search.SearchOptions` by their names."""
 
@@ -144,6 +179,12 @@ class SearchParameters(FilterParameters):
     key: ItemKey | None = Field(None, description="Search by the item with this key instead of an image")
     text: Texts = Field(
         default_factory=list, description="Search by this text instead of an image; repeat it for several"
+    )
+    query: QueryParts | None = Field(
+        None,
+        description="Search by a weighted sum: a JSON list of parts, each with image (number of an image of the "
+        "request; in JSON also base64), text, id or key, and perhaps weight (1; less than 0 for less of it) and crop",
+        examples=['[{"image": 0}, {"text": "red"}, {"text": "leaves", "weight": -1}]'],
     )
     k: Whole = Field(DEFAULT_K, ge=1, description="Number of results, up to the max_k of GET /model")
     offset: Whole = Field(0, ge=0, le=MAX_OFFSET, description="Number of nearest items to skip")
@@ -305,9 +346,10 @@ class SearchHit(Hit):
     p_same: probability that it has the query's class: the share of such results among those whose similarity is as far
     above the query's background, the mean similarity of its 21st to 50th result without filters; 1 for the identical
     image, null if the gallery was not calibrated. likely: whether it is likely to show what the query shows, by p_same
-    or else by the model's default curve; null where neither is known, and for texts. thumbnail: path at the service.
-    rerank_score: only of re-ranked results, which it orders, highest first. also: other items with the same image.
-    group: only of grouped results, the value that no other result has. metadata: those that the request's fields name.
+    or else by the model's default curve; null where neither is known, for texts and for sums of several parts.
+    thumbnail: path at the service. rerank_score: only of re-ranked results, which it orders, highest first. also:
+    other items with the same image. group: only of grouped results, the value that no other result has. metadata:
+    those that the request's fields name.
     """
 
     p_same: float | None = Field(...)
@@ -382,9 +424,9 @@ class BulkAnswer(_Answer):
     results: list[BulkResult]
 
 
-class QueryInfo(_Answer):
-    """Query of a search. id: of the item, key: by which it was named; truncated: whether the model did not read the end
-    of the text.
+class QueryPartInfo(_Answer):
+    """Part of a query. id: of the item, key: by which it was named; truncated: whether the model did not read the end
+    of the text; name: of the image's file.
     """
 
     id: int | None = None
@@ -392,6 +434,18 @@ class QueryInfo(_Answer):
     text: str | None = None
     truncated: bool | None = None
     name: str | None = None
+    weight: float = 1.0
+
+
+class QueryInfo(_Answer):
+    """Query of a search, as its only part; parts: those of a weighted sum."""
+
+    id: int | None = None
+    key: str | None = None
+    text: str | None = None
+    truncated: bool | None = None
+    name: str | None = None
+    parts: list[QueryPartInfo] | None = None
 
 
 class _SearchSummary(_Answer):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from exports.variants import export
     from serving.client import AsyncClient, Client
     from serving.galleries import Gallery, index
+    from serving.gallery.query import QueryPart
     from training.named import distill, finetune, train
     from zoo import data, errors, evaluation, losses, miners, samplers
     from zoo.errors import ZooError
@@ -37,6 +38,7 @@ __all__ = [
     "Embedder",
     "Gallery",
     "Publication",
+    "QueryPart",
     "ZooError",
     "baseline",
     "data",
@@ -65,6 +67,7 @@ _MODULES = {
     "Embedder": "zoo.models.load",
     "Gallery": "serving.galleries",
     "Publication": "zoo.hub.push",
+    "QueryPart": "serving.gallery.query",
     "ZooError": "zoo.errors",
     "baseline": "zoo.models.baseline",
     "distill": "training.named",

@@ -6,6 +6,7 @@ result. Both clients run these generators; `AsyncClient` encodes images and read
 
 import functools
 import inspect
+import itertools
 import json
 import logging
 import os
@@ -35,6 +36,7 @@ from serving.client.images import (
     listed_images,
     shrunk,
 )
+from serving.gallery.query import QueryPart, SearchQuery
 from serving.gallery.types import Box, Thumbnail, check_key
 from serving.schemas import AddedItems, SearchHit, SearchPart
 from zoo.errors import GalleryError, ItemNotFoundError, ServiceError, UsageError
@@ -149,9 +151,12 @@ class _Calls:
         *,
         item: int | str | None = None,
         text: str | None = None,
+        query: Sequence[QueryPart] | None = None,
         **options: Unpack[SearchKeywords],
     ) -> Steps[list[SearchHit]]:
-        """Return the items nearest to an image, to an item (without itself) or to a text, exactly one of the three.
+        """Return the items nearest to an image, to an item, to a text or to a sum of such parts, one of the four.
+
+        The items of the query are not among the hits.
 
         Args:
             image: The image to search by. Of a file of more than 8 MiB, or that the service calls too large, a smaller
@@ -159,6 +164,7 @@ class _Calls:
             item: The id or the key of the item to search by.
             text: The text to search by, if `model().text` is not None. Its hits have no `p_same`. A text that is longer
                 than the model reads is logged.
+            query: The parts whose weighted sum to search by, at most 16; see `zoo.QueryPart`. Hits have no `p_same`.
             k: The number of hits (default: 10).
             offset: The number of nearest items to skip.
             min_similarity: The lowest cosine of a hit.
@@ -172,21 +178,23 @@ class _Calls:
             group_by: "label" or a key of the metadata: of the items with one value only the nearest is a hit.
             fields: The names of the metadata that the hits carry; "*" for all (default: none).
         """
-        if sum(query is not None for query in (image, item, text)) != 1:
-            raise UsageError("search needs an image, an item or a text; one of the three.", code="missing-value")
-        parameters: dict[str, Any] = {"key": check_key(item)} if isinstance(item, str) else {"id": item}
-        parameters |= _search_parameters(options)
-        files, body = [] if image is None else [encode_query(image)], None if text is None else {"text": text}
+        crop = options.pop("crop", None)
+        parts = SearchQuery.of(image, item, text, query, crop).parts
+        parameters = _search_parameters(options)
+        files = [encode_query(part.image) for part in parts if part.image is not None]
+        sum_of = {"query": _sent_parts(parts)}
+        body = None if files else sum_of
+        form = {"query": json.dumps(sum_of["query"])}
         read = _json(schemas.SearchAnswer)
         try:
-            answer = yield from self._ask(read, "POST", "/search", parameters, files=files, body=body)
+            answer = yield from self._ask(read, "POST", "/search", parameters, files=files, form=form, body=body)
         except ServiceError as error:
             smaller = [shrunk(file) for file in files] if error.code in _TOO_LARGE else files
             if smaller == files:
                 raise
-            answer = yield from self._ask(read, "POST", "/search", parameters, files=smaller)
-        if answer.query.truncated:
-            logger.warning("the text is longer than the service's model reads; its end was left out.")
+            answer = yield from self._ask(read, "POST", "/search", parameters, files=smaller, form=form)
+        if any(part.truncated for part in answer.query.parts or ()):
+            logger.warning("a text is longer than the service's model reads; its end was left out.")
         return answer.results
 
     @_Call
@@ -623,6 +631,24 @@ def _search_parameters(options: SearchKeywords) -> dict[str, Any]:
     if unknown := options.keys() - SearchKeywords.__annotations__.keys():
         raise TypeError(f"a search has no option {', '.join(sorted(unknown))}")
     return {**options, **_narrowed(options.get("label"), options.get("where"), options.get("crop"))}
+
+
+def _sent_parts(parts: Sequence[QueryPart]) -> list[dict[str, Any]]:
+    """Return the parts of a query as the service takes them; an image is the number of its file."""
+    numbers = itertools.count()
+    return [
+        _given(
+            {
+                "image": None if part.image is None else next(numbers),
+                "text": part.text,
+                "key": check_key(part.item) if isinstance(part.item, str) else None,
+                "id": None if isinstance(part.item, str) else part.item,
+                "weight": part.weight,
+                "crop": None if part.crop is None else list(part.crop),
+            }
+        )
+        for part in parts
+    ]
 
 
 def _narrowed(label: Labels | None = None, where: Metadata | None = None, crop: Box | None = None) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -18,8 +18,9 @@ from serving.gallery.calibration import background_of, stored_calibration
 from serving.gallery.encoder import Encoder, Timer, untimed
 from serving.gallery.filters import EVERYTHING, Filter
 from serving.gallery.gallery import VectorGallery
-from serving.gallery.types import DEFAULT_K, Block, Box, Hit, Item, OtherItem, check_key, is_address
-from zoo.data.images import DEFAULT_LIMITS, ImageLike, Limits
+from serving.gallery.query import QueryPart, SearchQuery
+from serving.gallery.types import DEFAULT_K, Block, Hit, Item, OtherItem, check_key, is_address
+from zoo.data.images import DEFAULT_LIMITS, Limits
 from zoo.errors import ItemNotFoundError, ModelNotFoundError, UsageError, VariantNotFoundError
 from zoo.evaluation.calibration import DEPTH, Background, Calibration, background
 from zoo.evaluation.relevance import LINE, SAMPLE, read_curve, spread_of
@@ -32,6 +33,7 @@ from zoo.models.registry import reference
 logger = logging.getLogger(__name__)
 LABEL = "label"
 """What results are grouped by if not by a key of the metadata."""
+MIN_P_OF_PICTURES = "min_p is of pairs of images; use min_similarity for texts and for sums of several parts."
 RENEWED = 0.1
 """Changes of a gallery, as a share of its sample, after which another sample is drawn."""
 
@@ -46,7 +48,6 @@ class SearchOptions:
         min_similarity: Least cosine of a result.
         min_p: Least p_same of a result (`Hit`); needs the gallery's calibration.
         selection: Labels and metadata that results must have.
-        crop: Part of the query image: left, top, right, bottom as fractions of its sides.
         group_by: "label" or a key of the metadata: of the items with one value only the nearest is a result. An image
             without a value is a group of its own.
         rerank: A name of `zoo.evaluation.rerank.order.METHODS`. It looks at `CANDIDATES` items or more on any page,
@@ -58,29 +59,28 @@ class SearchOptions:
     min_similarity: float | None = None
     min_p: float | None = None
     selection: Filter = EVERYTHING
-    crop: Box | None = None
     rerank: str = NONE
     group_by: str | None = None
-
-
-@dataclass(frozen=True)
-class SearchQuery:
-    """An image, an item of the gallery (its id or its key) or a text to search by: one of them."""
-
-    image: ImageLike | None = None
-    item: int | None = None
-    text: str | None = None
-    key: str | None = None
 
 
 @dataclass(frozen=True)
 class SearchResult:
     """The hits of a query, the best first.
 
-    truncated: whether the model did not read the end of a text; item: the id of the item that was searched by.
+    Attributes:
+        truncated: For each part of the query, whether the model did not read the end of its text.
+        items: For each part, the id of the item that it is.
     """
 
     hits: list[Hit]
+    truncated: tuple[bool, ...]
+    items: tuple[int | None, ...]
+
+
+class _Embedded(NamedTuple):
+    """Part of a query: its unit embedding float32 [1, dim], whether its text was truncated, and its item's id."""
+
+    vector: np.ndarray
     truncated: bool = False
     item: int | None = None
 
@@ -128,45 +128,41 @@ class Searcher(Encoder):
         self.gallery.close()
 
     def find(self, query: SearchQuery, options: SearchOptions) -> SearchResult:
-        """Return a page of the items nearest to a query. An item is not among its own results.
+        """Return a page of the items nearest to a query. Its own items are not among the results.
 
         Raises:
-            ImageError: The image cannot be read.
-            ItemNotFoundError: The gallery does not have the item, or no item with the key.
+            ImageError: An image cannot be read.
+            ItemNotFoundError: The gallery does not have an item, or no item with a key.
             NoTextTowerError: The model embeds images only.
-            TextError: The text is empty.
-            UsageError: `min_p` without a calibration, or what cannot be a key.
+            TextError: A text is empty.
+            UsageError: `min_p` without a calibration or for another query than a picture, what cannot be a key, or
+                parts that cancel one another out.
         """
-        if query.key is not None:
-            item, vector, truncated = *self._keyed_item(query.key), False
-            query = SearchQuery(item=item)
-        else:
-            vector, truncated = self._embed_query(query, options.crop)
+        picture = query.picture
         # The calibration is fitted to pairs of images.
-        calibration = None if query.text is not None else stored_calibration(self.gallery)
-        if calibration is None and options.min_p is not None:
-            raise UsageError(
-                "min_p needs a calibration, which this gallery does not have. Label some items, then "
-                "send POST /evaluate or run zoo gallery calibrate GALLERY.",
-                code="no-calibration",
-            )
+        calibration = None if picture is None else stored_calibration(self.gallery)
+        if options.min_p is not None:
+            _check_min_p(picture, calibration)
+        parts = [self._embedded(part) for part in query.parts]
+        vector, items = query.combined([part.vector for part in parts]), tuple(part.item for part in parts)
+        own = [item for item in items if item is not None]
         end = options.offset + options.k
         with self._timer("find"):
-            hits, base = self._grouped_hits(query, vector, options, end, calibration is not None)
+            hits, base = self._grouped_hits(own, vector, options, end, calibration is not None)
         if calibration is not None and base is not None:
-            hits = _calibrated(hits, calibration, base, self._copy_of(query, options.crop))
-        elif query.text is None and options.rerank == NONE:
-            hits = self._judged(hits, vector, query.item)
+            hits = _calibrated(hits, calibration, base, self._copy_of(picture))
+        elif picture is not None and options.rerank == NONE:
+            hits = self._judged(hits, vector, items[0])
         page = [hit for hit in hits if _is_likely(hit, options)][options.offset : end]
-        return SearchResult(page, truncated, query.item)
+        return SearchResult(page, tuple(part.truncated for part in parts), items)
 
     def _grouped_hits(
-        self, query: SearchQuery, vector: np.ndarray, options: SearchOptions, end: int, with_background: bool
+        self, own: Sequence[int], vector: np.ndarray, options: SearchOptions, end: int, with_background: bool
     ) -> tuple[list[Hit], Background | None]:
         """Return the first `end` hits or more as `_ranked_hits` does; with `group_by` the nearest of each group."""
         depth = end if options.rerank == NONE else max(end, CANDIDATES)
         while True:
-            hits, base = self._ranked_hits(query, vector, options, depth, with_background)
+            hits, base = self._ranked_hits(own, vector, options, depth, with_background)
             if options.group_by is None:
                 return hits, base
             groups = self._nearest_of_groups(hits, options)
@@ -195,26 +191,28 @@ class Searcher(Encoder):
         return groups
 
     def _ranked_hits(
-        self, query: SearchQuery, vector: np.ndarray, options: SearchOptions, depth: int, with_background: bool
+        self, own: Sequence[int], vector: np.ndarray, options: SearchOptions, depth: int, with_background: bool
     ) -> tuple[list[Hit], Background | None]:
-        """Return the first `depth` hits or more, in order, and the query's background (None if not asked for)."""
-        exclude = [] if query.item is None else [query.item]
+        """Return the first `depth` hits or more, in order, and the query's background (None if not asked for).
+
+        own: ids of the query's items, which are left out.
+        """
         plain = with_background and not options.selection and options.rerank != EXPANSION
 
         def neighbours(of: np.ndarray, k: int) -> list[Hit]:
-            return self.gallery.search(of, k, exclude, selection=options.selection)[0]
+            return self.gallery.search(of, k, own, selection=options.selection)[0]
 
         if options.rerank == EXPANSION:
             wider = self._expanded_query(vector, neighbours(vector, NEIGHBOURS))
-            return self._rescored(vector, neighbours(wider, depth)), self._background(query, vector, with_background)
+            return self._rescored(vector, neighbours(wider, depth)), self._background(own, vector, with_background)
         near = neighbours(vector, max(depth, DEPTH + 1) if plain else depth)
         hits = near if options.rerank == NONE else self._reordered(options.rerank, vector, near)
         if plain:  # the background is among these hits
             return hits, background(np.array([hit.similarity for hit in near]))
-        return hits, self._background(query, vector, with_background)
+        return hits, self._background(own, vector, with_background)
 
-    def _background(self, query: SearchQuery, vector: np.ndarray, wanted: bool) -> Background | None:
-        return background_of(self.gallery, vector, query.item) if wanted else None
+    def _background(self, own: Sequence[int], vector: np.ndarray, wanted: bool) -> Background | None:
+        return background_of(self.gallery, vector, own[0] if own else None) if wanted else None
 
     def _judged(self, hits: list[Hit], vector: np.ndarray, item: int | None) -> list[Hit]:
         """Return hits with `likely` by the model's default curve, if it has one and the gallery enough items."""
@@ -225,25 +223,27 @@ class Searcher(Encoder):
         line = self._curve.line
         return [replace(hit, likely=bool(chance >= line)) for hit, chance in zip(hits, chances, strict=True)]
 
-    def _copy_of(self, query: SearchQuery, crop: Box | None) -> int | None:
-        """Return the item whose file has the bytes of the query, or of the file that it names."""
-        if not isinstance(query.image, bytes | str | Path) or crop is not None:
+    def _copy_of(self, picture: QueryPart | None) -> int | None:
+        """Return the item whose file has the bytes of the query's image, or of the file that it names."""
+        if picture is None or not isinstance(picture.image, bytes | str | Path) or picture.crop is not None:
             return None
-        data = query.image if isinstance(query.image, bytes) else Path(query.image).read_bytes()
+        data = picture.image if isinstance(picture.image, bytes) else Path(picture.image).read_bytes()
         item = self.gallery.store.item_of_content(hashlib.sha256(data).hexdigest())
         return item.id if item else None
 
     def _use(self, embedding: np.ndarray) -> None:
         self.gallery.search(embedding, 1)
 
-    def _embed_query(self, query: SearchQuery, crop: Box | None) -> tuple[np.ndarray, bool]:
-        """Return the unit embedding of a query, float32 [1, dim], and whether its text was truncated."""
-        if query.text is not None:
-            return self.embed_text(query.text)
-        if query.item is not None:
-            return self.gallery.store.embedding(query.item)[None], False
-        assert query.image is not None
-        return self.embed(query.image, crop), False
+    def _embedded(self, part: QueryPart) -> _Embedded:
+        if part.text is not None:
+            return _Embedded(*self.embed_text(part.text))
+        if isinstance(part.item, str):
+            item, vector = self._keyed_item(part.item)
+            return _Embedded(vector, item=item)
+        if part.item is not None:
+            return _Embedded(self.gallery.store.embedding(part.item)[None], item=part.item)
+        assert part.image is not None
+        return _Embedded(self.embed(part.image, part.crop))
 
     def _keyed_item(self, key: str) -> tuple[int, np.ndarray]:
         """Return the id and the unit embedding, float32 [1, dim], of the item with a key."""
@@ -355,6 +355,17 @@ class Models:
                 raise
             logger.warning("served in fp32: %s", str(error))
             return load(ref, self._runtime, "fp32", self._device)
+
+
+def _check_min_p(picture: QueryPart | None, calibration: Calibration | None) -> None:
+    if picture is None:
+        raise UsageError(MIN_P_OF_PICTURES, code="min-p-without-picture")
+    if calibration is None:
+        raise UsageError(
+            "min_p needs a calibration, which this gallery does not have. Label some items, then "
+            "send POST /evaluate or run zoo gallery calibrate GALLERY.",
+            code="no-calibration",
+        )
 
 
 def _group_of(item: Item, group_by: str) -> Any:

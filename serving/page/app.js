@@ -3,11 +3,12 @@
 import { ask, askModel, carry } from "./api.js";
 import { $, complain, counted, curve, element, listen, percent, reliability, tell, words } from "./dom.js";
 import "./map.js";
-import { current, go, loadLabels, offerText, remembered, setCalibrated } from "./query.js";
+import "./parts.js";
+import { current, go, loadLabels, offerText, remembered, search, setCalibrated } from "./query.js";
 import { present } from "./results.js";
 import "./write.js";
 
-listen("ask", (query) => go(query));
+listen("ask", (part) => search(part));
 listen("query", (query) => present(query));
 listen("filtered", () => present(current()));
 listen("changed", loadFacts);

@@ -23,7 +23,7 @@ export function drawn(tag, attributes, ...content) {
   return made;
 }
 
-/** Send an event to the other modules: "ask" {id} or {file}, "query", "filtered", "keys", "limits", "changed",
+/** Send an event to the other modules: "ask" and "add" a part of a query, "query", "filtered", "keys", "limits", "changed",
  * "found" [ids], "panel" name, "edit" and "delete" item, "copies" id. */
 export function tell(name, detail) {
   dispatchEvent(new CustomEvent(`zoo-${name}`, { detail }));

@@ -2,6 +2,7 @@
 
 import { ask } from "./api.js";
 import { $, complain, counted, listen, parts, tell, words } from "./dom.js";
+import { only } from "./query.js";
 
 // The visible part of the map. It converts positions on the map, -1 to 1 on both axes, to pixels and back.
 
@@ -429,7 +430,7 @@ for (const [id, key] of [["map-in", "+"], ["map-out", "-"], ["map-reset", "0"]])
 listen("panel", (name) => name === "map" && load());
 listen("changed", () => !$("map").hidden && load());
 listen("query", (query) => {
-  asked = query?.id ?? null;
+  asked = only(query)?.id ?? null;
 });
 listen("found", (ids) => {
   found = new Set(asked === null && !document.body.classList.contains("asked") ? [] : ids);

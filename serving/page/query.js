@@ -1,19 +1,22 @@
-// The query: an image, an item or a text, the region of the image, and the filters of the results.
+// The query: images, items and texts, the region of an image, and the filters of the results.
 
 import { ask, known } from "./api.js";
 import { $, breakable, button, bytes, complain, counted, element, listen, show, tell, words } from "./dom.js";
 
-const files = new Map(); // queries with a file, by URL, because the browser's history cannot hold a file
-let query = null; // {file, url, crop}, {id} or {text}
+const files = new Map(); // {file, url, crop} by URL, because the browser's history cannot hold a file
+let query = null; // {parts: [{file, url, crop}, {id} or {text}, each with its weight]}
 
 export const current = () => query;
+
+/** Return the part of a query that is nothing else, or null. */
+export const only = (asked) => (asked?.parts.length === 1 && asked.parts[0].weight > 0 ? asked.parts[0] : null);
 
 /** Show a query, or the gallery for null, and add it to the browser's history. */
 export function go(next, remember = true) {
   const fromCard = $("grid").contains(document.activeElement);
   query = next;
   complain("");
-  if (remember) history.pushState({ url: next?.url, id: next?.id, text: next?.text }, "", address(next));
+  if (remember) history.pushState({ parts: next?.parts.map(({ url, id, text, weight }) => ({ url, id, text, weight })) }, "", address(next));
   display();
   offerCrop();
   scrollTo({ top: 0 });
@@ -21,32 +24,59 @@ export function go(next, remember = true) {
   tell("query", query);
 }
 
+/** Search by one part alone. */
+export const search = (part) => go({ parts: [{ weight: 1, ...part }] });
+
+const MOST = 16; // parts that the service accepts
+
+/** Add a part to the query. */
+export function join(part) {
+  if (query && query.parts.length >= MOST) return complain(`A query has at most ${MOST} parts. Leave one out first.`);
+  go({ parts: [...(query?.parts || []), { weight: 1, ...part }] });
+}
+
 /** Return the query of the current history entry. A file is lost when the user leaves the page. */
 export function remembered() {
   const said = new URLSearchParams(location.search);
-  const { url, id, text } = history.state || { id: Number(said.get("id")), text: said.get("text") };
-  return files.get(url) || (id ? { id } : text ? { text } : null);
+  const single = { id: Number(said.get("id")) || undefined, text: said.get("text") || undefined };
+  const typed = said.has("query") ? read(said.get("query")) : single.id || single.text ? [single] : [];
+  const parts = (history.state ? history.state.parts || [] : typed).map((part) => ({ weight: 1, ...part, ...files.get(part.url) }));
+  return parts.length && parts.every(({ file, id, text }) => file || id || text) ? { parts } : null;
+}
+
+/** Return the parts in an address, which anybody may have written. */
+function read(text) {
+  try {
+    return JSON.parse(text).slice(0, MOST).map(({ id, text, weight }) => ({ id, text, weight: Number(weight) || 1 }));
+  } catch {
+    return [];
+  }
 }
 
 function address(next) {
-  if (!next?.id && !next?.text) return location.pathname;
-  return `?${new URLSearchParams(next.id ? { id: next.id } : { text: next.text })}`;
+  if (!next || next.parts.some(({ file }) => file)) return location.pathname;
+  const { id, text } = only(next) || {};
+  if (id || text) return `?${new URLSearchParams(id ? { id } : { text })}`;
+  return `?${new URLSearchParams({ query: JSON.stringify(next.parts) })}`;
 }
 
 async function display() {
   document.body.classList.toggle("asked", Boolean(query));
   $("query").hidden = $("count").hidden = !query;
   $("shuffle").hidden = Boolean(query);
-  $("text").value = query?.text || "";
+  const single = only(query);
+  $("text").value = single?.text || "";
   if (!query) return;
+  const seen = query.parts.find(({ text }) => !text);
   $("query-image").removeAttribute("src");
-  $("query-image").parentElement.hidden = Boolean(query.text);
-  if (query.text) return describe(query.text, "");
-  show($("query-image"), query.url || `items/${query.id}/thumbnail`);
-  if (query.file) return describe(query.file.name || "pasted image", bytes(query.file.size));
-  describe(`item ${query.id}`, "");
+  $("query-image").parentElement.hidden = !seen;
+  if (seen) show($("query-image"), seen.url || `items/${seen.id}/thumbnail`);
+  if (!single) return describe("A sum of parts", counted(query.parts.length, "part"));
+  if (single.text) return describe(single.text, "");
+  if (single.file) return describe(single.file.name || "pasted image", bytes(single.file.size));
+  describe(`item ${single.id}`, "");
   const wanted = query;
-  const item = await ask(`/items/${wanted.id}`).catch(() => null);
+  const item = await ask(`/items/${single.id}`).catch(() => null);
   if (item && wanted === query) describe(words(item.label), item.source, item.label);
 }
 
@@ -62,7 +92,7 @@ let depth = 0; // number of nested elements under a dragged file
 
 let taken = null; // the last file that was chosen, while it is made smaller
 
-async function take(chosen) {
+async function take(chosen, use = search) {
   if (!chosen) return;
   taken = chosen;
   const name = chosen.name || "The image";
@@ -73,9 +103,9 @@ async function take(chosen) {
   if (file.size > most) {
     return complain(`${name} has ${bytes(file.size)}; at most ${bytes(most)} are accepted. Choose a smaller image.`);
   }
-  const next = { file, url: URL.createObjectURL(file), crop: null };
-  files.set(next.url, next);
-  go(next);
+  const part = { file, url: URL.createObjectURL(file), crop: null };
+  files.set(part.url, part);
+  use(part);
 }
 
 const LARGE = 8 * 2 ** 20; // bytes of a file above which a smaller picture is sent
@@ -132,9 +162,9 @@ addEventListener("paste", (event) => {
   if (file) take(file);
   else complain("The clipboard does not hold an image. Copy an image first, or choose a file.");
 });
-for (const id of ["file", "camera"]) {
+for (const [id, use] of [["file", search], ["camera", search], ["file-add", join]]) {
   $(id).addEventListener("change", (event) => {
-    take(event.target.files[0]);
+    take(event.target.files[0], use);
     event.target.value = ""; // so that choosing the same file again is an event
   });
 }
@@ -147,7 +177,7 @@ export function offerText(text) {
 $("text-form").addEventListener("submit", (event) => {
   event.preventDefault();
   const text = $("text").value.trim();
-  if (text) go({ text });
+  if (text) (event.submitter === $("text-add") ? join : search)({ text });
 });
 
 // The region of the image to search with: dragged, or typed in percent.
@@ -157,14 +187,15 @@ const LEAST = 0.02; // of a side; a smaller drag is a click
 const WHOLE = [0, 0, 1, 1];
 let start = null; // start of the drag, as fractions of the sides
 
-/** Offer to crop the query. An item cannot be cropped, because the page has only its thumbnail. */
+/** Offer to crop an image that is the whole query. Of an item, the page has only the thumbnail. */
 function offerCrop() {
-  $("crop-open").hidden = !query?.file;
+  const { file, url, crop } = only(query) || {};
+  $("crop-open").hidden = !file;
   openCrop(false);
   noteCrop();
-  if (!query?.file) return;
-  $("crop-image").src = query.url;
-  fillIn(query.crop || WHOLE);
+  if (!file) return;
+  $("crop-image").src = url;
+  fillIn(crop || WHOLE);
 }
 
 function openCrop(opened) {
@@ -206,14 +237,17 @@ function drag(event) {
 }
 
 function useCrop(box) {
-  query.crop = box.join() === WHOLE.join() ? null : box.map((side) => Math.round(1000 * side) / 1000);
+  const part = only(query);
+  part.crop = box.join() === WHOLE.join() ? null : box.map((side) => Math.round(1000 * side) / 1000);
+  files.get(part.url).crop = part.crop;
   noteCrop();
   tell("filtered");
 }
 
 function noteCrop() {
-  const [left, top, right, bottom] = (query?.crop || []).map((side) => `${Math.round(100 * side)}`);
-  $("crop-note").textContent = query?.crop ? `Region: ${left} to ${right} % across, ${top} to ${bottom} % down` : "";
+  const crop = only(query)?.crop;
+  const [left, top, right, bottom] = (crop || []).map((side) => `${Math.round(100 * side)}`);
+  $("crop-note").textContent = crop ? `Region: ${left} to ${right} % across, ${top} to ${bottom} % down` : "";
 }
 
 $("crop-open").addEventListener("click", () => openCrop($("crop").hidden));
@@ -252,12 +286,12 @@ export function where() {
   return JSON.stringify(wanted);
 }
 
-/** Write the filters into a search's parameters. Return true if one was left out because texts have no p_same. */
-export function fill(parameters, byText = false) {
+/** Write the filters into a search's parameters. Return true if one was left out because only pictures have a p_same. */
+export function fill(parameters, byPicture) {
   for (const label of labels.chosen) parameters.append("label", label);
   if (where()) parameters.set("where", where());
   const least = $("least").checkValidity() && $("least").value;
-  const unsure = Boolean(least && calibrated && byText);
+  const unsure = Boolean(least && calibrated && !byPicture);
   if (least && !unsure) {
     parameters.set(calibrated ? "min_p" : "min_similarity", calibrated ? Number(least) / 100 : Number(least));
   }

@@ -1,8 +1,8 @@
 // The results: neighbours of the query or items of the gallery, as cards, and the enlarged view of one of them.
 
-import { ask, learned } from "./api.js";
+import { ask, json, learned } from "./api.js";
 import { $, breakable, button, complain, counted, drawn, element, listen, nameOf, parts, percent, show, tell, words } from "./dom.js";
-import { chosenLabels, clearFilters, fill, isFiltering, where } from "./query.js";
+import { chosenLabels, clearFilters, fill, isFiltering, only, where } from "./query.js";
 
 const SAMPLE = 24;
 let running = null; // the AbortController of the current request
@@ -10,7 +10,7 @@ let more = null; // fetches the next page
 let uncalibrated = false; // whether the shown results lack p_same
 let shown = []; // the items of the cards
 
-/** Search with the query ({file, crop}, {id} or {text}); null shows the gallery. */
+/** Search with the query {parts}; null shows the gallery. */
 export function present(query) {
   return fetching(async (get) => {
     if (query) await search(query, get, 0);
@@ -51,29 +51,31 @@ async function search(query, get, offset) {
   const k = Number($("k").value);
   const parameters = new URLSearchParams({ k });
   if (offset) parameters.set("offset", offset);
-  if (query.id) parameters.set("id", query.id);
-  if (query.crop) parameters.set("crop", query.crop.join(","));
-  const unsure = fill(parameters, Boolean(query.text));
-  const { results, milliseconds, query: said, ordered_by: order } = await get(`/search?${parameters}`, { method: "POST", ...body(query) });
+  const isPicture = Boolean(only(query) && !only(query).text);
+  const unsure = fill(parameters, isPicture);
+  const { results, milliseconds, query: said, ordered_by: order } = await get(`/search?${parameters}`, { method: "POST", ...body(query.parts) });
   put(results, offset, results.length === k && ((next) => search(query, next, offset + k)));
   const many = offset + results.length;
-  uncalibrated = many > 0 && !query.text && (offset ? uncalibrated : results[0].p_same === null);
+  uncalibrated = many > 0 && isPicture && (offset ? uncalibrated : results[0].p_same === null);
   const found = many || !isFiltering() ? `${counted(many, "image")}, best first` : "No image matches the filters";
   const notes = [
     uncalibrated && "Similarities are not calibrated (see Model)",
-    unsure && "The least probability was ignored, because texts have no p_same",
+    unsure && "The least probability was ignored, because only pictures have a p_same",
     parameters.has("rerank") && `Ordered by ${order}`,
-    said.truncated && "The text is too long for the model; its end was left out",
+    said.parts.some(({ truncated }) => truncated) && "A text is too long for the model; its end was left out",
   ].filter(Boolean);
   heading("Nearest", `${found}, in ${milliseconds.toFixed(0)} ms${notes.map((one) => `. ${one}`).join("")}`);
   if (!many) explainNothing(isFiltering() ? "Remove a filter, or lower the least similarity." : "The gallery has no other image.", isFiltering());
 }
 
-/** Return the body of the request. */
-function body({ file, text }) {
-  if (text) return { body: JSON.stringify({ text }), headers: { "Content-Type": "application/json" } };
-  const form = file && new FormData();
-  form?.append("image", file, "image");
+/** Return the body of the request: the parts of the query as JSON, or a form of it and the images. */
+function body(parts) {
+  const images = parts.filter(({ file }) => file);
+  const query = parts.map(({ file, url, id, text, crop, weight }) => (file ? { image: images.findIndex((one) => one.url === url), crop, weight } : { id, text, weight }));
+  if (!images.length) return json("POST", { query });
+  const form = new FormData();
+  for (const { file } of images) form.append("image", file, "image");
+  form.append("query", JSON.stringify(query));
   return { body: form };
 }
 
@@ -190,10 +192,12 @@ function card(item) {
   made.replaceChildren(picture(item.thumbnail), text);
   const tools = [
     tool("enlarge", "Enlarge", item, () => enlarge(item.id)),
+    tool("more-like", "More like", item, () => tell("add", { id: item.id })),
+    tool("less-like", "Less like", item, () => tell("add", { id: item.id, weight: -1 })),
     tool("edit", "Edit", item, () => tell("edit", item)),
     tool("remove", "Delete", item, () => tell("delete", item)),
   ];
-  tools[0].replaceChildren(icon("M14 4h6v6M10 20H4v-6M20 4l-7 7M4 20l7-7"));
+  ["M14 4h6v6M10 20H4v-6M20 4l-7 7M4 20l7-7", "M12 5v14M5 12h14", "M5 12h14"].forEach((path, i) => tools[i].replaceChildren(icon(path)));
   return element("li", "", made, ...tools);
 }
 
@@ -228,7 +232,7 @@ function icon(path) {
 function tool(name, text, item, act) {
   const made = button(`tool ${name}`, text, act);
   made.setAttribute("aria-label", `${text} ${nameOf(item)}, item ${item.id}`);
-  if (name === "enlarge") made.title = text;
+  made.title = text;
   return made;
 }
 

@@ -14,7 +14,8 @@ from serving.dependencies import Collection, CollectionDep, CpuQueueDep, Setting
 from serving.errors import RefusedError, error_json, invalid
 from serving.forms import UploadedImage, checked_images, read_request
 from serving.gallery.gallery import filter_notes, group_notes
-from serving.gallery.search import Searcher, SearchOptions, SearchQuery, SearchResult
+from serving.gallery.query import QueryPart, SearchQuery
+from serving.gallery.search import MIN_P_OF_PICTURES, Searcher, SearchOptions, SearchResult
 from serving.gallery.types import DEFAULT_K, Hit
 from serving.metrics import stage
 from serving.openapi import IMAGES, form_operation, refusals
@@ -24,6 +25,8 @@ from serving.schemas import (
     MAX_QUERY_TEXT,
     ErrorDetail,
     QueryInfo,
+    QueryPartInfo,
+    QueryPartParameters,
     SearchAnswer,
     SearchAnswers,
     SearchHit,
@@ -47,13 +50,19 @@ ORDER = {
 
 
 class Search(NamedTuple):
-    """The options and queries of a request, the description of each query in the answer, and the keys of the metadata
-    that results carry.
+    """The options and queries of a request, the names of the files of each query's parts (None for other parts),
+    whether the query is written in parts, and the keys of the metadata that results carry.
     """
 
     options: SearchOptions
-    queries: list[tuple[SearchQuery, QueryInfo]]
+    queries: list[SearchQuery]
+    names: list[Sequence[str | None]]
+    in_parts: bool
     fields: Sequence[str]
+
+    @property
+    def several(self) -> bool:
+        return len(self.queries) > 1
 
 
 async def _read_search(request: Request, settings: Settings) -> Search:
@@ -62,7 +71,14 @@ async def _read_search(request: Request, settings: Settings) -> Search:
         k = _k(parameters, settings.max_k)
         chosen = {option.name: getattr(parameters, option.name) for option in dataclasses.fields(SearchOptions)}
         options = SearchOptions(**chosen | {"k": k})
-        return Search(options, _queries(parameters, images, settings), parameters.fields)
+        queries = _queries(parameters, images, settings)
+        if options.min_p is not None and not all(query.picture for query in queries):
+            raise RefusedError(422, "min_p_without_picture", MIN_P_OF_PICTURES)
+        if parameters.query is not None:
+            names: list[Sequence[str | None]] = [_names(parameters.query, images)]
+        else:
+            names = [[image.name] for image in images] or [[None]] * len(queries)
+        return Search(options, queries, names, parameters.query is not None, parameters.fields)
 
 
 def _k(parameters: SearchParameters, max_k: int) -> int:
@@ -73,39 +89,51 @@ def _k(parameters: SearchParameters, max_k: int) -> int:
     return parameters.k
 
 
-def _queries(
-    parameters: SearchParameters, images: tuple[UploadedImage, ...], settings: Settings
-) -> list[tuple[SearchQuery, QueryInfo]]:
+def _queries(parameters: SearchParameters, images: tuple[UploadedImage, ...], settings: Settings) -> list[SearchQuery]:
     """Return the queries. Raises `RefusedError` for parameters that contradict one another."""
     texts, item, key = parameters.text, parameters.id, parameters.key
-    of_item = item is not None or key is not None
-    one_of = "Search by an image, by a text, or by the id or the key of an item: one of them."
-    if texts and (images or of_item):
+    ways = (bool(images) and parameters.query is None, bool(texts), item is not None, key is not None)
+    if sum((*ways, parameters.query is not None)) > 1:
+        one_of = "Search by an image, by a text, by the id or the key of an item, or by a query of parts: one of them."
         raise RefusedError(400, "several_queries", one_of)
-    if (images and of_item) or (item is not None and key is not None):
-        raise RefusedError(400, "several_queries", one_of)
-    if parameters.crop and (texts or of_item):
-        raise RefusedError(400, "crop_without_image", "Only an image that is sent can be cropped.")
+    if parameters.crop and (parameters.query is not None or texts or item is not None or key is not None):
+        message = "Only an image that is sent can be cropped; of several parts, each has its own crop."
+        raise RefusedError(400, "crop_without_image", message)
+    if parameters.query is not None:
+        return [SearchQuery(_parts(parameters.query, images))]
     if key is not None:
-        return [(SearchQuery(key=key), QueryInfo(key=key))]
+        return [SearchQuery.of(item=key)]
     if item is not None:
-        item_id = parse_item_id(item)
-        return [(SearchQuery(item=item_id), QueryInfo(id=item_id))]
+        return [SearchQuery.of(item=parse_item_id(item))]
     if not texts:
-        several = len(images) > 1
-        return [
-            (SearchQuery(image.data), QueryInfo(name=image.name) if several else QueryInfo(id=None))
-            for image in checked_images(images)
-        ]
+        return [SearchQuery.of(image.data, crop=parameters.crop) for image in checked_images(images)]
     if len(texts) > settings.max_images:
         raise RefusedError(400, "too_many_values", f"A request may search by at most {settings.max_images} texts.")
     if max(map(len, texts)) > MAX_QUERY_TEXT:
         raise RefusedError(413, "text_too_long", f"A text to search by has at most {MAX_QUERY_TEXT:,} characters.")
-    if parameters.min_p is not None:
-        # The similarity of a text and an image is lower than that of two images of a class: p_same is not of texts.
-        message = "min_p is of pairs of images; use min_similarity for texts."
-        raise RefusedError(422, "min_p_of_text", message)
-    return [(SearchQuery(text=text), QueryInfo(text=text)) for text in texts]
+    return [SearchQuery.of(text=text) for text in texts]
+
+
+def _parts(given: Sequence[QueryPartParameters], images: tuple[UploadedImage, ...]) -> tuple[QueryPart, ...]:
+    """Return the parts of a query. Raises `RefusedError` if its images are not just those of the request."""
+    if sorted(part.image for part in given if part.image is not None) != list(range(len(images))):
+        expected = f"a list in which each of the {len(images)} images of the request is in one part, by its number"
+        raise invalid("query", f"{expected} from 0")
+    images = checked_images(images) if images else ()
+    return tuple(
+        QueryPart(
+            image=None if part.image is None else images[part.image].data,
+            item=part.key if part.id is None else parse_item_id(part.id),
+            text=part.text,
+            weight=part.weight,
+            crop=part.crop,
+        )
+        for part in given
+    )
+
+
+def _names(given: Sequence[QueryPartParameters], images: tuple[UploadedImage, ...]) -> list[str | None]:
+    return [None if part.image is None else images[part.image].name for part in given]
 
 
 @router.post(
@@ -122,6 +150,10 @@ async def search(
     left out of its own results. The parameters may also be a form or JSON, with the image as base64. Similarity is the
     cosine, -1 to 1. fields names the metadata that the results carry.
 
+    query is a weighted sum of up to 16 images, texts and items, as
+    [{"image": 0}, {"text": "red"}, {"id": 17, "weight": -0.5}]: the unit embedding of each part times its weight. An
+    image is the number of one of the request's images, in JSON also base64. Similarity is to the sum; p_same is null.
+
     The answer to several images or texts is {searches: [...]}, one result or error for each, in order. Texts can be
     searched by where GET /model shows text; p_same is null then, and truncated tells whether the end was left out.
 
@@ -134,13 +166,13 @@ async def search(
     """
     search = await _read_search(request, settings)
     start = perf_counter()
-    if search.queries[0][0].text is not None:
+    if any(part.text is not None for part in search.queries[0].parts):
         await collection.call(_check_text_tower)
-    several, parts = len(search.queries) > 1, []
-    for number, (query, info) in enumerate(search.queries):
+    parts = []
+    for number in range(len(search.queries)):
         # Query by query, so that other requests are served in between.
         run = cpu_queue.run_aside if number else cpu_queue.run
-        parts.append(await run(_part, collection, search, query, info, several))
+        parts.append(await run(_answer, collection, search, number))
     chosen = search.options.selection
     any_results = any(part.results for part in parts)
     hints = await to_thread.run_sync(filter_notes, collection.gallery, chosen, any_results) if chosen else []
@@ -152,7 +184,7 @@ async def search(
         "notes": hints,
         "milliseconds": round(1000 * (perf_counter() - start), 2),
     }
-    if several:
+    if search.several:
         return SearchAnswers(searches=parts, **summary)
     return SearchAnswer(query=parts[0].query, results=parts[0].results or [], **summary)
 
@@ -163,8 +195,9 @@ def _check_text_tower(searcher: Searcher) -> None:
         raise NoTextTowerError(no_text_tower(card.name))
 
 
-def _part(collection: Collection, search: Search, query: SearchQuery, info: QueryInfo, several: bool) -> SearchPart:
+def _answer(collection: Collection, search: Search, number: int) -> SearchPart:
     """Return the answer to a query; to one of several, the answer may be the error of its image or text."""
+    query = search.queries[number]
 
     def find(searcher: Searcher) -> tuple[SearchResult, dict[int, dict[str, Any]]]:
         result = searcher.find(query, search.options)
@@ -173,18 +206,36 @@ def _part(collection: Collection, search: Search, query: SearchQuery, info: Quer
     try:
         result, metadata = collection.current.run(find)
     except (ImageError, TextError) as error:
-        if not several:
+        if not search.several:
             raise
+        text = query.parts[0].text
+        info = QueryInfo(name=search.names[number][0]) if text is None else QueryInfo(text=text)
         return SearchPart(query=info, error=ErrorDetail(**error_json(error)["error"]))
-    if query.text is not None:
-        info = QueryInfo(id=None, text=query.text, truncated=result.truncated)
-    if query.key is not None:
-        info = QueryInfo(id=result.item, key=query.key)
     hits = [
         SearchHit(**vars(hit), thumbnail=collection.thumbnail_path(hit.id), metadata=metadata.get(hit.id))
         for hit in result.hits
     ]
-    return SearchPart(query=info, results=hits)
+    return SearchPart(query=_query_info(search, number, result), results=hits)
+
+
+def _query_info(search: Search, number: int, result: SearchResult) -> QueryInfo:
+    """Return the description of a query in its answer."""
+    known = zip(search.queries[number].parts, result.items, result.truncated, search.names[number], strict=True)
+    parts = [_described(part, item, truncated, name) for part, item, truncated, name in known]
+    if search.in_parts:
+        weights = [part.weight for part in search.queries[number].parts]
+        described = [QueryPartInfo(**part, weight=weight) for part, weight in zip(parts, weights, strict=True)]
+        return QueryInfo(parts=described)
+    return QueryInfo(**({"id": None} if "name" in parts[0] and not search.several else parts[0]))
+
+
+def _described(part: QueryPart, item: int | None, truncated: bool, name: str | None) -> dict[str, Any]:
+    """Return what an answer says of a part of a query."""
+    if part.text is not None:
+        return {"id": None, "text": part.text, "truncated": truncated}
+    if isinstance(part.item, str):
+        return {"id": item, "key": part.item}
+    return {"id": item} if item is not None else {"name": name}
 
 
 def _metadata(searcher: Searcher, hits: Sequence[Hit], keys: Sequence[str]) -> dict[int, dict[str, Any]]:

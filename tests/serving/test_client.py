@@ -490,7 +490,7 @@ def test_signatures_and_documentation() -> None:
         assert (inspect.iscoroutinefunction(waiting), inspect.iscoroutinefunction(awaited)) == (False, True)
     assert inspect.signature(Client.search).return_annotation == list[schemas.SearchHit]
     assert "text" in inspect.signature(AsyncClient.search).parameters
-    queries = {"id", "key", "text"}
+    queries = {"id", "key", "text", "query"}
     assert client.SearchKeywords.__annotations__.keys() == schemas.SearchParameters.model_fields.keys() - queries
 
 

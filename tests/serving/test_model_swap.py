@@ -25,8 +25,9 @@ from serving.errors import RefusedError
 from serving.gallery import VectorGallery
 from serving.gallery.backup import verify_gallery
 from serving.gallery.gallery import STORE
+from serving.gallery.query import SearchQuery
 from serving.gallery.rebuild import begin_upgrade
-from serving.gallery.search import Models, Searcher, SearchOptions, SearchQuery
+from serving.gallery.search import Models, Searcher, SearchOptions
 from serving.model_swap import CurrentSearcher
 from tests.commandline import run_here
 from tests.raising import raises
@@ -155,7 +156,7 @@ def test_a_model_that_cannot_be_loaded_is_refused_and_tried_again(
         assert upgrade.embed() == []
         upgrade.swap()
     new.rename(tmp_path / "away")
-    query = SearchQuery(Image.new("RGB", (32, 32)))
+    query = SearchQuery.of(Image.new("RGB", (32, 32)))
     for _ in range(2):
         with pytest.raises(RefusedError) as caught:
             current.run(lambda searcher: searcher.find(query, SearchOptions(3)))

@@ -232,7 +232,7 @@ def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ([], "missing-value"),
         ([*url], "missing-value"),
         ([*url, "a.png", "--id", 1], "missing-value"),
-        ([*url, "gallery", "a.png"], "option-without-effect"),
+        ([*url, "gallery", "a.png"], "command-line"),
         ([*url, "a.png", "--model", "m"], "option-without-effect"),
         (["gallery", "a.png", "--key-file", "key"], "option-without-effect"),
         ([*url, "--id", 1, "--key-file", "key"], "invalid-item"),

@@ -29,6 +29,7 @@ from zoo.models.pretrained.clip import image_tower
 
 WIDTH, SIDE, PATCH, PROJECTION = 24, 32, 16, 16
 TOWER = {"hidden_size": WIDTH, "intermediate_size": 4 * WIDTH, "num_hidden_layers": 2, "num_attention_heads": 2}
+MEAN, STD = [0.48, 0.45, 0.40], [0.26, 0.26, 0.27]
 VIT = {"img_size": SIDE, "patch_size": PATCH, "embed_dim": WIDTH, "depth": 2, "num_heads": 2}
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789,.!?'-"
 WORDS = ("red", "chair", "dog", "a", "photo", "of")
@@ -87,21 +88,38 @@ def joint_hub(cache: Path, monkeypatch: pytest.MonkeyPatch, *models: Published) 
 
 @cache
 def clip() -> Published:
-    """Return a small CLIP as OpenAI's is published."""
-    tokenizer = transformers.CLIPTokenizer(*_bytes_vocabulary())
-    text = {**TOWER, "vocab_size": len(tokenizer), "max_position_embeddings": 77}
+    """Return a small CLIP of random weights as OpenAI's is published."""
+    tokenizer = clip_tokenizer(WORDS)
+    return published_clip(_with_random_weights(new_clip(tokenizer)), tokenizer)
+
+
+def clip_tokenizer(words: Sequence[str]) -> Any:
+    """Return CLIP's tokenizer of letters, in which some words are one token."""
+    return transformers.CLIPTokenizer(*_bytes_vocabulary(words))
+
+
+def new_clip(tokenizer: Any, patch: int = PATCH, **tower: int) -> Any:
+    """Return transformers' CLIP with the weights of initialisation; `tower` changes sizes of both towers."""
+    sizes = {**TOWER, **tower}
+    text = {**sizes, "vocab_size": len(tokenizer), "max_position_embeddings": 77}
     text |= {"eos_token_id": tokenizer.eos_token_id, "bos_token_id": tokenizer.bos_token_id}
-    vision = {**TOWER, "image_size": SIDE, "patch_size": PATCH}
+    vision = {**sizes, "image_size": SIDE, "patch_size": patch}
     config = transformers.CLIPConfig(text_config=text, vision_config=vision, projection_dim=PROJECTION)
-    model = _with_random_weights(transformers.CLIPModel(config))
-    state = model.state_dict()
+    return transformers.CLIPModel(config)
+
+
+def published_clip(model: Any, tokenizer: Any) -> Published:
+    """Return a CLIP in the layout of the repositories that the table of baselines names."""
+    vision, state = model.config.vision_config, model.eval().state_dict()
     weights = {**image_tower(state), "head.weight": state["visual_projection.weight"]}
     graph = _graph(_ClipTexts(model), ("input_ids", "attention_mask"), ("text_embeds", "last_hidden_state"), 77)
+    sizes = {"patch_size": vision.patch_size, "embed_dim": vision.hidden_size, "depth": vision.num_hidden_layers}
+    args = {"pre_norm": True, **VIT, **sizes, "num_heads": vision.num_attention_heads}
     return Published(
         "clip-b32",
         model,
         tokenizer,
-        _timm_files("vit_base_patch32_clip_224", "openai", {"pre_norm": True, **VIT}, weights),
+        _timm_files("vit_base_patch32_clip_224", "openai", args, weights),
         {"onnx/text_model.onnx": graph, "tokenizer.json": _json_of(tokenizer)},
     )
 
@@ -181,12 +199,7 @@ def _with_random_weights(model: Any, seed: int = 7) -> Any:
 
 def _timm_files(architecture: str, tag: str, args: dict[str, Any], weights: dict[str, Tensor]) -> dict[str, bytes]:
     about = {"tag": tag, "license": "apache-2.0", "input_size": [3, SIDE, SIDE], "crop_pct": 1.0}
-    about |= {
-        "interpolation": "bicubic",
-        "mean": [0.48, 0.45, 0.40],
-        "std": [0.26, 0.26, 0.27],
-        "num_classes": PROJECTION,
-    }
+    about |= {"interpolation": "bicubic", "mean": MEAN, "std": STD, "num_classes": PROJECTION}
     config = {"architecture": architecture, "num_classes": PROJECTION, "model_args": args, "pretrained_cfg": about}
     contiguous = {name: tensor.contiguous().clone() for name, tensor in weights.items()}
     return {"config.json": json.dumps(config).encode(), "model.safetensors": save(contiguous)}
@@ -208,10 +221,10 @@ def _siglip_tower(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return renamed
 
 
-def _bytes_vocabulary() -> tuple[dict[str, int], list[tuple[str, str]]]:
+def _bytes_vocabulary(words: Sequence[str]) -> tuple[dict[str, int], list[tuple[str, str]]]:
     """Return CLIP's kind of vocabulary: letters within and at the end of a word, and merges into a few words."""
     tokens = [*LETTERS, *(f"{letter}</w>" for letter in LETTERS)]
-    merges = list(_merges([(*word[:-1], f"{word[-1]}</w>") for word in WORDS]))
+    merges = list(_merges([(*word[:-1], f"{word[-1]}</w>") for word in words]))
     tokens += ["".join(pair) for pair in merges] + ["<|startoftext|>", "<|endoftext|>"]
     return {token: number for number, token in enumerate(dict.fromkeys(tokens))}, merges
 

@@ -6,9 +6,8 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
-from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -23,23 +22,16 @@ from zoo.cli.options import (
     Exclude,
     FollowLinks,
     Json,
-    Labels,
     Model,
-    MovedModel,
-    OptionalPrecision,
-    OptionalRuntime,
     Precision,
     Runtime,
     Strict,
-    Where,
     Yes,
     confirm,
-    metadata_filter,
     strict_status,
 )
-from zoo.console import count, note, print_json, print_table, show
-from zoo.errors import GalleryError, ServiceError, UsageError, ZooError, check_at_least
-from zoo.render import Table
+from zoo.console import count, note, print_json, show
+from zoo.errors import UsageError, ZooError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -47,7 +39,6 @@ if TYPE_CHECKING:
     from serving.galleries import Gallery
     from serving.gallery import VectorGallery
     from serving.gallery.indexing import Fill, IndexingReport
-    from serving.gallery.types import Hit
     from zoo.data.columns import Column
     from zoo.models.load import Embedder
     from zoo.models.registry import ModelLike
@@ -487,205 +478,3 @@ def _advise_tuning(path: str, report: IndexingReport) -> None:
         with VectorGallery.open(path) as gallery:
             if hint := tuning_advice(gallery):
                 show(hint)
-
-
-@dataclass(frozen=True)
-class _Query:
-    """Query of `zoo search`: an image file, an item of the gallery or a text, and the hits that are wanted."""
-
-    image: str | None
-    item: int | None
-    key: str | None
-    text: str | None
-    k: int
-    labels: list[str]
-    where: str | None
-    group_by: str | None = None
-
-    def __post_init__(self) -> None:
-        check_at_least("-k", self.k, 1)
-        if sum(query is not None for query in (self.image, self.item, self.key, self.text)) != 1:
-            raise UsageError(
-                "search needs an image file, --id or --key with an item of the gallery, or --text; one of the four.",
-                code="missing-value",
-            )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the query for `--json`."""
-        named = {name: value for name, value in (("key", self.key), ("text", self.text)) if value is not None}
-        return {"image": self.image, "id": self.item, **named}
-
-
-@app.command(
-    "search",
-    epilog="""\
-  zoo search gallery/ query.png -k 5
-  zoo search gallery/ --id 17 --json
-  zoo search gallery/ --key cam-1/0001
-  zoo search gallery/ --text "a red chair"
-  zoo search gallery/ query.png --label wren --where '{"year": {"gte": 1900, "lt": 1950}}'
-  zoo search gallery/ query.png --group-by label        the nearest image of each label
-  zoo search --url http://127.0.0.1:3000 query.png --key-file key.txt
-  zoo search --url http://127.0.0.1:3000 --collection birds query.png""",
-)
-def search(
-    gallery: Annotated[str | None, Argument(help="gallery folder; left out with --url")] = None,
-    image: Annotated[str | None, Argument(help="image file to search with")] = None,
-    item: Annotated[int | None, Option("--id", help="search with this item of the gallery instead of an image")] = None,
-    key: Annotated[
-        str | None, Option(metavar="KEY", help="search with the item of this key instead of an image")
-    ] = None,
-    text: Annotated[str | None, Option(help="search with a text, if the gallery's model has a text tower")] = None,
-    k: Annotated[int, Option("-k", "--k", metavar="N", help="number of results")] = 10,
-    label: Labels = None,
-    where: Where = None,
-    group_by: Annotated[
-        str | None,
-        Option(metavar="KEY", help="show only the nearest image of each label, or of each value of this metadata key"),
-    ] = None,
-    url: Annotated[str | None, Option(help="search at this service (zoo serve) instead of in a folder")] = None,
-    collection: Annotated[
-        str | None, Option(metavar="NAME", help="collection to search, if the service has several")
-    ] = None,
-    key_file: Annotated[
-        Path | None, Option(metavar="F", help="file with the service's key (default: the key in ZOO_SERVE_KEY)")
-    ] = None,
-    model: MovedModel = None,
-    runtime: OptionalRuntime = None,
-    precision: OptionalPrecision = None,
-    as_json: Json = False,
-) -> None:
-    """find the images of a gallery nearest to an image or a text"""
-    results: Sequence[Hit]
-    if url is not None:
-        if any(value is not None for value in (image, model, runtime, precision)):
-            raise UsageError(
-                "with --url the service has the gallery and its model; give only an image, --id, --key or --text.",
-                code="option-without-effect",
-            )
-        query = _Query(gallery, item, key, text, k, label or [], where, group_by)
-        _check_image(query.image)
-        results = _search_service(query, url, collection, key_file)
-    elif key_file is not None or collection is not None:
-        option = "--collection" if key_file is None else "--key-file"
-        raise UsageError(f"{option} is for a service; name it with --url.", code="option-without-effect")
-    elif gallery is None:
-        raise UsageError("name the gallery folder to search, or a service with --url.", code="missing-value")
-    else:
-        query = _Query(image, item, key, text, k, label or [], where, group_by)
-        results = _search_folder(query, gallery, model, runtime or "auto", precision or "fp32")
-    if as_json:
-        print_json({"query": query.to_json(), "results": [_result_json(result) for result in results]})
-    else:
-        _print_results(query, results)
-
-
-def _check_image(image: str | None) -> None:
-    """Check the image of a search at a service. Raises `UsageError`."""
-    if image is not None and not Path(image).is_file():
-        problem = "is a folder" if Path(image).is_dir() else "is not there"
-        raise UsageError(
-            f"{image} {problem}; with --url the first argument is the image file to search with.", code="not-found"
-        )
-
-
-def _search_folder(query: _Query, gallery: str, model: str | None, runtime: str, precision: str) -> list[Hit]:
-    from serving.galleries import Gallery
-
-    where = metadata_filter(query.where)
-    item = query.item if query.key is None else query.key
-    with Gallery(gallery, model, runtime, precision) as opened:
-        return opened.search(
-            query.image,
-            item=item,
-            text=query.text,
-            k=query.k,
-            label=query.labels,
-            where=where,
-            group_by=query.group_by,
-        )
-
-
-def _search_service(query: _Query, url: str, collection: str | None, key_file: Path | None) -> Sequence[Hit]:
-    from serving.client import Client
-
-    key = None if key_file is None else _read_key(key_file)
-    try:
-        client = Client(url, key, collection=collection)
-    except GalleryError as error:
-        raise UsageError(f"--url: {error}", code="invalid-value") from None
-    # The service checks the filter, so that a client needs none of a gallery's libraries.
-    where = metadata_filter(query.where)
-    with client:
-        try:
-            item = query.item if query.key is None else query.key
-            return client.search(
-                query.image,
-                item=item,
-                text=query.text,
-                k=query.k,
-                label=query.labels,
-                where=where,
-                group_by=query.group_by,
-            )
-        except ServiceError as error:
-            if error.code == "name_a_collection":
-                names = ", ".join(info.name for info in client.collections() if info.name) or "none that this key reads"
-                message = f"{url} has several collections: name one with --collection NAME. They are: {names}."
-            elif error.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-                message = f"{error} The command takes the key from --key-file or ZOO_SERVE_KEY."
-            else:
-                raise
-            raise ServiceError(message, error.status, error.code) from None
-
-
-def _read_key(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii").strip()
-    except UnicodeDecodeError:
-        pass
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}.", code="unreadable-file") from None
-    raise UsageError(f"{path} does not hold a key; keys consist of ASCII characters.", code="invalid-item")
-
-
-def _print_results(query: _Query, results: Sequence[Hit]) -> None:
-    columns = {
-        "similarity": [f"{hit.similarity:.4f}" for hit in results],
-        "p_same": [f"{hit.p_same:.2f}" for hit in results if hit.p_same is not None],  # all or none
-        "label": [hit.label or "-" for hit in results],
-        "source": [hit.source for hit in results],
-        "key": [hit.key or "-" for hit in results],
-        "id": [str(hit.id) for hit in results],
-    }
-    if not columns["p_same"]:
-        del columns["p_same"]
-    if all(hit.key is None for hit in results):
-        del columns["key"]
-    rows = list(zip(*columns.values(), strict=True))
-    print_table(Table(list(columns), rows, numbers=("similarity", "p_same", "id")))
-    show(*(f"{hit.source}: also {_places(hit)}" for hit in results if hit.also))
-    if results and results[-1].likely is False:
-        likely = sum(1 for hit in results if hit.likely)
-        after = f"after the first {likely:,}, nothing more is" if likely else "nothing is"
-        note(f"{after} likely to show what the query shows.")
-    if len(results) < query.k:
-        condition = " of these labels and metadata" if query.labels or query.where else ""
-        condition += " with another value" if query.group_by else ""
-        note(f"{len(results):,} found and {query.k:,} asked for: the gallery holds no more{condition}.")
-
-
-def _places(hit: Hit) -> str:
-    """Return where the image of a hit is besides, with keys and labels."""
-    texts = []
-    for other in hit.also[:NAMED]:
-        place = "" if other.source == hit.source else f"at {other.source}"
-        name = " ".join(filter(None, [place, other.key and f"with the key {other.key}"])) or f"as item {other.id}"
-        texts.append(f"{name} ({other.label})" if other.label else name)
-    return ", ".join(texts) + (f" and {len(hit.also) - NAMED:,} more" if len(hit.also) > NAMED else "")
-
-
-def _result_json(result: Hit) -> dict[str, Any]:
-    """Return a result without the score of re-ranking, which `zoo search` does not do, and without a missing group."""
-    left_out = {"rerank_score"} if result.group is not None else {"rerank_score", "group"}
-    return {name: value for name, value in asdict(result).items() if name not in left_out}

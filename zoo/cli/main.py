@@ -92,7 +92,7 @@ COMMANDS = (
     Entry("verify", "zoo.cli.models", MODELS, "check a model's files and golden embeddings, and measure it again"),
     Entry("baseline", "zoo.cli.models", MODELS, "save weights of any kind as a model of your own, whitened if wanted"),
     Entry("index", "zoo.cli.index", SEARCH, "index a folder or table of images into a gallery", resumes=True),
-    Entry("search", "zoo.cli.index", SEARCH, "find the images of a gallery nearest to an image or a text"),
+    Entry("search", "zoo.cli.search", SEARCH, "find the images of a gallery nearest to an image, a text or several"),
     Entry("duplicates", "zoo.cli.duplicates", SEARCH, "find copies of one picture in a folder or a gallery"),
     Entry("serve", "zoo.cli.serve", SEARCH, "serve galleries over HTTP, with a page to search them"),
     Entry("mcp", "zoo.cli.mcp", SEARCH, "let a language model search a gallery, by MCP over stdin and stdout"),
@@ -229,6 +229,23 @@ def wait_without_spinning() -> None:
 
 class _Command(TyperCommand):
     """Command whose help shows the common options first, and the others under the headings of their panels."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words; one that takes words like -0.5 for values refuses others that begin with a dash.
+
+        Raises:
+            UsageError: If there is no such option (code "command-line").
+        """
+        before = args[: args.index("--")] if "--" in args else args
+        rest = super().parse_args(ctx, list(args))
+        if ctx.ignore_unknown_options:
+            known = _options(self.get_params(ctx))
+            for word in before:
+                name = word.partition("=")[0]
+                if OPTION_LIKE.match(word) and name not in known and name[:2] not in known:
+                    message = f"no option {name!r}.{nearest(name, known)} All options: {ctx.command_path} --help"
+                    raise UsageError(message, code="command-line")
+        return rest
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}

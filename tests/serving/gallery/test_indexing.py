@@ -17,7 +17,8 @@ from serving.gallery import VectorGallery
 from serving.gallery.filters import Filter
 from serving.gallery.indexing import find_images, index_folder
 from serving.gallery.originals import Originals
-from serving.gallery.search import Searcher, SearchOptions, SearchQuery
+from serving.gallery.query import SearchQuery
+from serving.gallery.search import Searcher, SearchOptions
 from serving.gallery.types import make_thumbnail, thumbnail_decode_side
 from tests.commandline import run_here
 from tests.raising import raises
@@ -280,9 +281,9 @@ def test_another_model_can_neither_add_nor_search(
 def test_the_right_neighbours_come_first(gallery_folder: Path) -> None:
     searcher = Searcher.open(gallery_folder)
     for kind, label in enumerate(toys.CLASSES):
-        result = searcher.find(SearchQuery(toys.query(kind)), SearchOptions(3))
+        result = searcher.find(SearchQuery.of(toys.query(kind)), SearchOptions(3))
         assert {hit.label for hit in result.hits} == {label}
-    hits = searcher.find(SearchQuery(item=1), SearchOptions(30)).hits
+    hits = searcher.find(SearchQuery.of(item=1), SearchOptions(30)).hits
     assert len(hits) == 23
     assert 1 not in {hit.id for hit in hits}
     searcher.close()

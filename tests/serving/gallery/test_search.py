@@ -18,11 +18,11 @@ from onnx import numpy_helper
 from serving.gallery import NewItem, VectorGallery
 from serving.gallery.calibration import background_of, calibrate_gallery
 from serving.gallery.filters import Filter
+from serving.gallery.query import SearchQuery
 from serving.gallery.search import (
     Models,
     Searcher,
     SearchOptions,
-    SearchQuery,
 )
 from serving.schemas import Rerank
 from tests.commandline import run_here
@@ -184,8 +184,8 @@ def test_an_item_that_is_replaced_during_a_search_by_its_key_is_found(
     store.describe(2, key="k")
     answers = iter([former, store.item_of_key("k")])
     monkeypatch.setattr(store, "item_of_key", lambda key: next(answers))
-    result = searcher.find(SearchQuery(key="k"), SearchOptions(24))
-    assert result.item == 2
+    result = searcher.find(SearchQuery.of(item="k"), SearchOptions(24))
+    assert result.items == (2,)
     assert sorted(hit.id for hit in result.hits) == list(range(3, 25))
     searcher.close()
 
@@ -194,7 +194,7 @@ def test_an_item_that_is_replaced_during_a_search_by_its_key_is_found(
 @pytest.mark.parametrize("rerank", get_args(Rerank))
 def test_a_search_calibrates_cuts_and_paginates(gallery_folder: Path, tmp_path: Path, rerank: str) -> None:
     path = Path(shutil.copytree(gallery_folder, tmp_path / "g"))
-    searcher, query = Searcher.open(path), SearchQuery(item=1)
+    searcher, query = Searcher.open(path), SearchQuery.of(item=1)
     assert {hit.p_same for hit in searcher.find(query, SearchOptions(24, rerank=rerank)).hits} == {None}
     with raises(UsageError, "no-calibration"):
         searcher.find(query, SearchOptions(min_p=0.5, rerank=rerank))
@@ -235,12 +235,12 @@ def test_the_identical_image_is_of_the_same_class(gallery_folder: Path, tmp_path
     (number,) = searcher.gallery.add([added]).ids  # the bytes of one image with the embedding of another
     (tmp_path / "sent.png").write_bytes(data)
     for query in (data, tmp_path / "sent.png", str(tmp_path / "sent.png")):
-        hits = {hit.id: hit for hit in searcher.find(SearchQuery(query), SearchOptions(30)).hits}
+        hits = {hit.id: hit for hit in searcher.find(SearchQuery.of(query), SearchOptions(30)).hits}
         assert hits[number].similarity < 0.99
         assert hits[number].p_same == 1
     vector = searcher.gallery.store.embedding(item.id)
     twin = NewItem("twin", vector, toys.thumbnail(1), "f" * 64)
     (number,) = searcher.gallery.add([twin]).ids
-    best = searcher.find(SearchQuery(item=item.id), SearchOptions(1, min_p=1)).hits
+    best = searcher.find(SearchQuery.of(item=item.id), SearchOptions(1, min_p=1)).hits
     assert [(hit.id, hit.p_same) for hit in best] == [(number, 1)]
     searcher.close()

@@ -554,7 +554,7 @@ def test_several_texts_and_an_empty_one(texts: TestClient) -> None:
         ({"text": ["a"] * 33}, 400, "too_many_values"),
         ({"text": TEXT, "id": 1}, 400, "several_queries"),
         ({"text": TEXT, "crop": "0,0,1,1"}, 400, "crop_without_image"),
-        ({"text": TEXT, "min_p": 0.5}, 422, "min_p_of_text"),
+        ({"text": TEXT, "min_p": 0.5}, 422, "min_p_without_picture"),
         ({"text": TEXT, "k": True}, 422, "invalid_k"),
         ({"text": TEXT, "k": [5]}, 422, "invalid_k"),
         ({"text": TEXT, "k": {"a": 5}}, 422, "invalid_k"),
