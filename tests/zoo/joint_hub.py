@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,7 +19,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from safetensors.torch import save
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from tests.zoo.hub_server import COMMIT
@@ -86,6 +87,28 @@ def joint_hub(cache: Path, monkeypatch: pytest.MonkeyPatch, *models: Published) 
         yield server
 
 
+def original_files(model: Published, seed: int | None = None) -> dict[str, bytes]:
+    """Return the files of a model as transformers saves it; of other weights with a seed."""
+    saved = model.model if seed is None else _with_random_weights(deepcopy(model.model), seed)
+    with TemporaryDirectory() as folder:
+        saved.save_pretrained(folder)
+        model.tokenizer.save_pretrained(folder)
+        return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+
+
+def table_row(model: Published) -> str:
+    """Return the model's row of the table of baselines, in TOML, with the sizes that it has here."""
+    baseline = baselines()[model.name]
+    state = load(model.image_files["model.safetensors"])
+    trunk = sum(tensor.numel() for name, tensor in state.items() if not name.startswith("head."))
+    text = {key: value for key, value in vars(baseline.text).items() if value not in ("", False)}
+    inside = ", ".join(f"{key} = {json.dumps(value)}" for key, value in text.items())
+    values = {"timm": baseline.timm, "dim": WIDTH, "size": SIDE, "parameters": trunk, "licence": "apache-2.0"}
+    values |= {"source": "source", "description": "description"}
+    rows = [f"{key} = {json.dumps(value)}" for key, value in values.items()]
+    return "\n".join([f"[{model.name}]", *rows, f"text = {{ {inside} }}", ""])
+
+
 @cache
 def clip() -> Published:
     """Return a small CLIP of random weights as OpenAI's is published."""
@@ -139,7 +162,7 @@ def siglip() -> Published:
         "siglip2-b16",
         model,
         tokenizer,
-        _timm_files("vit_base_patch16_siglip_224", "v2_webli", VIT, weights),
+        _timm_files("vit_base_patch16_siglip_224", "v2_webli", VIT, weights, classes=0),
         {"onnx/text_model.onnx": graph, "tokenizer.json": _json_of(tokenizer)},
     )
 
@@ -197,10 +220,13 @@ def _with_random_weights(model: Any, seed: int = 7) -> Any:
     return model.eval()
 
 
-def _timm_files(architecture: str, tag: str, args: dict[str, Any], weights: dict[str, Tensor]) -> dict[str, bytes]:
+def _timm_files(
+    architecture: str, tag: str, args: dict[str, Any], weights: dict[str, Tensor], classes: int = PROJECTION
+) -> dict[str, bytes]:
     about = {"tag": tag, "license": "apache-2.0", "input_size": [3, SIDE, SIDE], "crop_pct": 1.0}
-    about |= {"interpolation": "bicubic", "mean": MEAN, "std": STD, "num_classes": PROJECTION}
-    config = {"architecture": architecture, "num_classes": PROJECTION, "model_args": args, "pretrained_cfg": about}
+    about |= {"interpolation": "bicubic", "mean": MEAN, "std": STD, "num_classes": classes}
+    about |= {"classifier": "head"} if classes else {}
+    config = {"architecture": architecture, "num_classes": classes, "model_args": args, "pretrained_cfg": about}
     contiguous = {name: tensor.contiguous().clone() for name, tensor in weights.items()}
     return {"config.json": json.dumps(config).encode(), "model.safetensors": save(contiguous)}
 
