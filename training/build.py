@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -200,9 +201,9 @@ def create_parts(
 def _create_trunk(backbone: Backbone, preprocessing: Preprocessing) -> nn.Module:
     with trusted(True):  # the user named the classes, if there are any
         trunk = create_trunk(backbone.architecture, preprocessing.channels, backbone.args, backbone.pretrained)
-    if isinstance(trunk, CustomNetwork):
-        copy_given_weights(trunk, backbone)
     _check_input(trunk, backbone.architecture, preprocessing)
+    size = (2, preprocessing.channels, preprocessing.crop, preprocessing.crop)
+    copy_given_weights(trunk, backbone, torch.linspace(-2, 2, math.prod(size)).reshape(size))
     if backbone.pretrained:
         inner = trunk.trunk if isinstance(trunk, CustomNetwork) else trunk
         _check_normalisation(inner, inner_architecture(backbone), preprocessing)
@@ -216,7 +217,7 @@ def _check_input(trunk: nn.Module, name: str, preprocessing: Preprocessing) -> N
     try:
         with torch.no_grad():
             shape = trunk.eval()(torch.zeros(2, channels, crop, crop)).shape
-    except RuntimeError as error:
+    except (RuntimeError, AssertionError, ValueError) as error:
         raise RecipeError(
             f"{name} does not take images of {crop} x {crop} pixels (preprocessing.crop): {error}",
             code="unsupported-model",

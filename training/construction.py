@@ -10,12 +10,12 @@ import copy
 import inspect
 import json
 from collections import UserDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
-from zoo.errors import RecipeError, nearest, unknown
+from zoo.errors import RecipeError, UsageError, nearest, unknown
 from zoo.models.places import import_class, is_place, place_of
 
 _ANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -91,19 +91,25 @@ def class_at(place: str) -> Any:
 def given_object(place: str) -> Any:
     """Return the object that the running call was given for a class of this name; None for a class or without one."""
     part = _OBJECTS.get(place)
-    return None if isinstance(part, type) else part
+    return None if isinstance(part, type) or inspect.isroutine(part) else part
 
 
-def _class_of(part: Any) -> type:
-    return part if isinstance(part, type) else type(part)
+def _class_of(part: Any) -> Any:
+    return part if isinstance(part, type) or inspect.isroutine(part) else type(part)
 
 
 @contextmanager
-def parts_of_the_user(parts: Mapping[str, Any]) -> Iterator[list[str]]:
+def parts_of_the_user(
+    parts: Mapping[str, Any], describe: Mapping[str, Callable[[Any], Description]] | None = None
+) -> Iterator[list[str]]:
     """Yield the settings of a recipe that select a user's parts; meanwhile objects are constructed as their copies.
 
     Args:
         parts: Setting, such as "objective.loss" -> an object, a class, a name, or None, which selects nothing.
+        describe: Setting -> what describes its objects and classes, if they are not described by their constants.
+
+    Raises:
+        UsageError: `invalid-value` for another kind of part.
     """
     settings: list[str] = []
     objects: dict[str, Any] = {}
@@ -113,12 +119,14 @@ def parts_of_the_user(parts: Mapping[str, Any]) -> Iterator[list[str]]:
         if isinstance(part, str):
             settings.append(f"{setting}={part}")
             continue
-        kind = _class_of(part)
-        place = place_of(kind)
-        objects[place] = part
-        settings.append(f"{setting}={place}")
-        if not isinstance(part, type):
-            settings.append(f"{ARGUMENTS.get(setting, f'{setting}_args')}={json.dumps(_constants_of(part))}")
+        if not callable(part):
+            raise UsageError(f"{setting} is an object, a class or a name, not {part!r}.", code="invalid-value")
+        description = (describe or {}).get(setting, _described)(part)
+        objects[description.name] = part
+        settings.append(f"{setting}={description.name}")
+        if description.args is not None:
+            args = json.dumps(description.args)
+            settings.append(f"{ARGUMENTS.get(setting, f'{setting}_args')}={args}")
     _OBJECTS.update(objects)
     try:
         yield settings
@@ -127,18 +135,30 @@ def parts_of_the_user(parts: Mapping[str, Any]) -> Iterator[list[str]]:
             del _OBJECTS[place]
 
 
+class Description(NamedTuple):
+    """An object or a class in a recipe: its name, and the arguments of an object's constructor."""
+
+    name: str
+    args: Mapping[str, Any] | None
+
+
+def _described(part: Any) -> Description:
+    return Description(place_of(_class_of(part)), None if isinstance(part, type) else _constants_of(part))
+
+
 def _constants_of(part: Any) -> dict[str, Any]:
     """Return the arguments of an object's constructor that it keeps under their names and that JSON can hold."""
     names = inspect.signature(type(part)).parameters
-    constants = {name: value for name in names if _is_plain(value := getattr(part, name, inspect.Parameter.empty))}
+    constants = {name: value for name in names if is_plain(value := getattr(part, name, inspect.Parameter.empty))}
     # Objects inside a loss or miner of ours are recorded by what they print, from which nothing is built again.
     objects = {name: getattr(part, name, None) for name in OBJECT_PARTS if "parts" in names}
     return {**constants, **{name: repr(value) for name, value in objects.items() if value is not None}}
 
 
-def _is_plain(value: Any) -> bool:
+def is_plain(value: Any) -> bool:
+    """Return whether JSON can hold a value."""
     if isinstance(value, list | tuple):
-        return all(map(_is_plain, value))
+        return all(map(is_plain, value))
     return value is None or isinstance(value, bool | int | float | str)
 
 
@@ -218,5 +238,5 @@ def with_defaults(table: Mapping[str, Any], name: str | None, args: Mapping[str,
     taken = inspect.signature(table[name]).parameters
     defaults = {key: value.default for key, value in taken.items() if value.default is not value.empty}
     if is_place(name):
-        defaults = {key: value for key, value in defaults.items() if _is_plain(value)}
+        defaults = {key: value for key, value in defaults.items() if is_plain(value)}
     return {**defaults, **_constants(table, name), **args}

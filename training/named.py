@@ -19,6 +19,7 @@ from training.finetune import finetune as run_finetune
 from training.forecast import forecast
 from training.logging import check_trackers
 from training.overrides import fit_to_classes, resolve, with_custom_name
+from training.own_network import describe_network, preprocessing_note, preprocessing_settings
 from training.recipe import EnsembleRecipe, Recipe, same_recipe
 from training.recipes.published_code import published_switch, resolve_as_published
 from zoo import data as datasets
@@ -138,8 +139,8 @@ def train(
         miner: Another miner, likewise, called as `miner(embeddings, labels)`.
         sampler: Another sampler: a class, constructed with those of labels, batch_size, samples_per_class and seed that
             it takes, or a name.
-        backbone: Another trunk: a name of timm; or a module or a class of yours, or its place, as "mypkg.nets:MyNet",
-            that maps images [n, c, h, w] to features [n, f]. A module starts with its weights.
+        backbone: Another trunk: a name of timm; or a module, its class or a function that builds it, or their place, as
+            "mypkg.nets:MyNet", that maps images [n, c, h, w] to features [n, f]. A module starts with its weights.
         head: Another head in the place of the recipe's only one, likewise, that maps features [n, f] to [n, d]. A class
             gets f and d under the names in_features and embedding_size, or others that are usual. The model's backbone
             is then "custom-" and the class's name, and needs the class wherever it is loaded, unless as an ONNX graph.
@@ -170,7 +171,7 @@ def train(
             "cached features are of a trunk already; leave backbone and head out.", code="conflicting-options"
         )
     with _own_parts(loss=loss, miner=miner, sampler=sampler, backbone=backbone, head=head) as own:
-        settings = [*_as_texts(settings), *own]
+        settings = [*preprocessing_settings(backbone), *_as_texts(settings), *own]
         resolved = resolve_run(
             recipe,
             data,
@@ -182,6 +183,8 @@ def train(
             features=features,
             model=model,
         )
+        if isinstance(resolved, Recipe) and not isinstance(backbone, str | None):
+            note(preprocessing_note(resolved))
         for line in forecast(resolved, recipe) if progress else ():
             note(line)
         if as_published and not (switch := published_switch(recipe, _changes(settings, dataset))).differences:
@@ -216,8 +219,10 @@ def train_seeds(recipe: str, seeds: int, **options: Any) -> list[str]:
         ZooError: Those of `train`.
     """
     check_at_least("seeds", seeds, 1)
-    with _own_parts(**{key: options.pop(key, None) for key in PARTS}) as own:
-        return _train_seeds(recipe, seeds, {**options, "settings": [*_as_texts(options.get("settings", ())), *own]})
+    parts = {key: options.pop(key, None) for key in PARTS}
+    with _own_parts(**parts) as own:
+        settings = [*preprocessing_settings(parts["backbone"]), *_as_texts(options.get("settings", ())), *own]
+        return _train_seeds(recipe, seeds, {**options, "settings": settings})
 
 
 def _train_seeds(recipe: str, seeds: int, options: Mapping[str, Any]) -> list[str]:
@@ -374,7 +379,8 @@ def _own_parts(**parts: Any) -> AbstractContextManager[list[str]]:
             f"a sampler is made from the labels of the training images; give its class, not {type(sampler).__name__}.",
             code="invalid-value",
         )
-    return parts_of_the_user({PARTS[name]: part for name, part in parts.items()})
+    networks = {PARTS[name]: describe_network for name in ("backbone", "head")}
+    return parts_of_the_user({PARTS[name]: part for name, part in parts.items()}, networks)
 
 
 def _own_images(data: Images | None, dataset: str | None) -> tuple[ImagePath | None, str | None]:

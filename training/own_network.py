@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import inspect
+import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from training.construction import class_at, given_object
+from training.construction import Description, class_at, given_object, is_plain
 from training.recipe import Backbone, Recipe
 from training.recipes.common import backbone_name
 from zoo.errors import RecipeError, UsageError
-from zoo.models.places import CUSTOM, is_place
+from zoo.models.places import CUSTOM, is_place, place_of
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
+
+
+VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+ADVICE = (
+    "Keep every argument of the constructor as an attribute of the same name; or pass the function that builds the "
+    "network, such as torchvision.models.resnet18, with its arguments in the setting backbone.args (or head_args)."
+)
 
 
 class OwnHead(NamedTuple):
@@ -21,6 +32,110 @@ class OwnHead(NamedTuple):
 
     place: str
     args: Mapping[str, Any]
+
+
+def describe_network(part: Any) -> Description:
+    """Return how a recipe names a trunk or a head: an object, a class, or a function that builds it.
+
+    A trunk of timm has timm's name. Other objects are described by the arguments that they keep as attributes; modules
+    among these, and those of `nn.Sequential`, are described likewise.
+
+    Raises:
+        UsageError: `invalid-value`, if it could not be built again when its model is loaded.
+    """
+    from torch import nn
+
+    if isinstance(part, type) or inspect.isroutine(part):
+        return Description(_importable(part), None)
+    if not isinstance(part, nn.Module):
+        raise UsageError(
+            f"a network is a torch.nn.Module, its class, a function that returns it, or a name, not a "
+            f"{type(part).__name__}.",
+            code="invalid-value",
+        )
+    if (name := _timm_name(part)) is not None:
+        return Description(name, {})
+    return Description(_importable(type(part)), _arguments(part))
+
+
+def _importable(kind: Any) -> str:
+    """Return the place of a class or a function, at which a model finds it again."""
+    if "<" in kind.__qualname__:
+        raise UsageError(
+            f"{kind.__qualname__} is defined inside a function, where its model could not find it when it is loaded. "
+            "Define it at the top level of a module.",
+            code="invalid-value",
+        )
+    return place_of(kind)
+
+
+def _timm_name(module: nn.Module) -> str | None:
+    """Return the name of an architecture of timm; None for another module."""
+    config = getattr(module, "pretrained_cfg", None)
+    name = config.get("architecture") if isinstance(config, Mapping) else getattr(config, "architecture", None)
+    return name if isinstance(name, str) and type(module).__module__.startswith("timm.") else None
+
+
+def _arguments(module: nn.Module) -> dict[str, Any]:
+    """Return the arguments of a module's constructor, as `zoo.models.places.build` takes them."""
+    from torch import nn
+
+    values: dict[str, Any] = {}
+    missing = []
+    for name, parameter in inspect.signature(type(module)).parameters.items():
+        if parameter.kind is parameter.VAR_POSITIONAL and isinstance(module, nn.Sequential):
+            values[name] = [_described(part) for part in module]
+        elif (value := _described(getattr(module, name, _MISSING))) is not _MISSING:
+            values[name] = value
+        elif parameter.default is parameter.empty and parameter.kind not in VARIADIC:
+            missing.append(name)
+    if missing:
+        raise UsageError(
+            f"{type(module).__qualname__} keeps no attribute {', '.join(missing)}, so that its model could not be "
+            f"loaded. {ADVICE}",
+            code="invalid-value",
+        )
+    return values
+
+
+_MISSING = inspect.Parameter.empty
+
+
+def _described(value: Any) -> Any:
+    """Return an attribute as JSON, a module by its class and arguments; `_MISSING` for another kind of value."""
+    from torch import nn
+
+    if isinstance(value, nn.Module) and not isinstance(value, nn.ModuleList):
+        if (name := _timm_name(value)) is not None:
+            return {"class": "timm:create_model", "args": {"model_name": name, **_timm_sizes(value)}}
+        return {"class": _importable(type(value)), "args": _arguments(value)}
+    if isinstance(value, list | tuple | nn.ModuleList):
+        parts = [_described(part) for part in value]
+        return _MISSING if _MISSING in parts else parts
+    return value if is_plain(value) else _MISSING
+
+
+def _timm_sizes(module: nn.Module) -> dict[str, int]:
+    sizes = {name: getattr(module, name, None) for name in ("num_classes", "in_chans")}
+    return {name: size for name, size in sizes.items() if isinstance(size, int)}
+
+
+def preprocessing_settings(part: Any) -> list[str]:
+    """Return the settings of the preprocessing that the weights of a trunk of timm expect; none for another one."""
+    config = getattr(part, "pretrained_cfg", None)
+    if config is None or isinstance(part, str | type) or _timm_name(part) is None or len(config["mean"]) != 3:
+        return []
+    return [f"preprocessing.{key}={json.dumps(list(config[key]))}" for key in ("mean", "std")]
+
+
+def preprocessing_note(recipe: Recipe) -> str:
+    """Return a line that says how images are prepared for a network of the user."""
+    shown = recipe.preprocessing
+    return (
+        f"{recipe.backbone.name} gets images of {shown.channels} x {shown.crop} x {shown.crop}, with mean "
+        f"{list(shown.mean)} and standard deviation {list(shown.std)} (others: "
+        "settings preprocessing.crop, .mean, .std)"
+    )
 
 
 def with_own_network(recipe: Recipe, head: OwnHead | None, stated: Mapping[str, Any]) -> Recipe:
@@ -79,23 +194,52 @@ def inner_architecture(backbone: Backbone) -> str:
     return str(backbone.args["trunk"]) if backbone.architecture == CUSTOM else backbone.architecture
 
 
-def copy_given_weights(network: nn.Module, backbone: Backbone) -> None:
-    """Give a network that was built from classes the weights of the objects that the user gave.
+def copy_given_weights(network: nn.Module, backbone: Backbone, images: Tensor) -> None:
+    """Give a network that was built from classes, or by timm, the weights of the objects that the user gave.
+
+    Args:
+        network: The network.
+        backbone: What it was built from.
+        images: Normalised images [n, c, h, w] on which the two must agree.
 
     Raises:
-        UsageError: `invalid-value` if an object is not what its class builds from the recorded arguments.
+        UsageError: `invalid-value` if an object is not what is built again.
     """
-    for part in ("trunk", "head"):
-        given = given_object(str(backbone.args.get(part, "")))
-        if given is None:
-            continue
-        try:
-            getattr(network, part).load_state_dict(given.state_dict())
-        except RuntimeError as error:
-            args = backbone.args.get(f"{part}_args", {})
-            raise UsageError(
-                f"the {part} {type(given).__name__} cannot be built again from its class and the arguments that it "
-                f"keeps as attributes ({args}), so that its model could never be loaded. Keep each argument of the "
-                f"constructor as an attribute of the same name. ({' '.join(str(error).split())[:300]})",
-                code="invalid-value",
-            ) from None
+    import torch
+
+    if backbone.architecture != CUSTOM:
+        if (given := given_object(backbone.architecture)) is not None:
+            _copy(given, network, images)
+        return
+    trunk, head = (given_object(str(backbone.args.get(part, ""))) for part in ("trunk", "head"))
+    own = cast(Any, network)
+    if trunk is not None:
+        _copy(trunk, own.trunk, images)
+    if head is not None:
+        with torch.no_grad():
+            features = own.trunk.eval()(images)
+        _copy(head, own.head, features)
+    own.train()
+
+
+def _copy(given: nn.Module, built: nn.Module, inputs: Tensor) -> None:
+    """Copy the weights of a given module, of one of timm without its classifier, and compare the outputs."""
+    import torch
+
+    given = copy.deepcopy(given).cpu().eval()
+    if _timm_name(given) is not None:
+        cast(Any, given).reset_classifier(0)
+    try:
+        built.load_state_dict(given.state_dict())
+        with torch.no_grad():
+            same = torch.allclose(given(inputs), built.eval()(inputs), atol=1e-4)
+        why = "" if same else "it gives other features"
+    except RuntimeError as error:
+        why = " ".join(str(error).split())[:300]
+    if why:
+        name = _timm_name(given) or type(given).__qualname__
+        raise UsageError(
+            f"{name} is not what is built for images of {inputs.shape[1]} channels from its class and the arguments "
+            f"that it keeps ({why}), so that its model could not be loaded. {ADVICE}",
+            code="invalid-value",
+        ) from None

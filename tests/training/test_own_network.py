@@ -51,6 +51,25 @@ class Unkept(Net):
 class Flat(nn.Module):
     def forward(self, x):
         return x
+
+class Around(nn.Module):
+    def __init__(self, body):
+        super().__init__()
+        self.body = body
+
+    def forward(self, x):
+        return self.body(x)
+
+class Hidden(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.body = nn.Conv2d(3, width, 3)
+
+    def forward(self, x):
+        return self.body(x).mean((2, 3))
+
+def make(width=7):
+    return Hidden(width)
 """
 PIXELS = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3), dtype=np.uint8)
 
@@ -103,6 +122,41 @@ def test_classes_places_and_names_of_timm(own: Any, capsys: pytest.CaptureFixtur
     assert zoo.info("headed").backbone == "mobilenetv3_small_050-custom-Head"
 
 
+def of_layers() -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(3, 6, 3, 4, bias=False), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["layers", "around", "timm", "timm-inside", "classifier"])
+def test_modules_of_libraries_start_with_their_weights_and_load_again(own: Any, kind: str) -> None:
+    timm = pytest.importorskip("timm")
+    networks = {
+        "layers": of_layers,
+        "around": lambda: own.Around(of_layers()),
+        "timm": lambda: timm.create_model("resnet10t", num_classes=0),
+        "timm-inside": lambda: own.Around(timm.create_model("resnet10t", num_classes=0)),
+        "classifier": lambda: timm.create_model("resnet10t"),
+    }
+    net = networks[kind]().eval()
+    trained = train("mine", {**STILL, "schedule.epochs": 0, "heads": []}, backbone=net)
+    of_timm = kind in ("timm", "classifier")
+    mean, std = (
+        np.array(net.pretrained_cfg[key]) if of_timm else value for key, value in (("mean", 0.5), ("std", 0.25))
+    )
+    inputs = torch.from_numpy((PIXELS / 255 - mean) / std).permute(0, 3, 1, 2).float()
+    features = net.forward_head(net.forward_features(inputs), pre_logits=True) if of_timm else net(inputs)
+    expected = torch.nn.functional.normalize(features, dim=1).detach().numpy()
+    np.testing.assert_allclose(zoo.load(trained, runtime="torch").embed(list(PIXELS)), expected, atol=1e-5)
+    assert zoo.info("mine").backbone.startswith("custom-") != of_timm
+
+
+@pytest.mark.slow
+def test_functions_that_build_a_network(own: Any) -> None:
+    train("mine", backbone=own.make)
+    assert zoo.info("mine").backbone == "custom-make"
+    assert zoo.load("mine").embed(list(PIXELS)).shape == (3, 64)
+
+
 @pytest.mark.slow
 def test_a_folder_from_elsewhere_runs_no_code_of_its_author(own: Any, tmp_path: Path) -> None:
     trained = train("mine", backbone=own.Net)
@@ -119,9 +173,19 @@ def test_a_folder_from_elsewhere_runs_no_code_of_its_author(own: Any, tmp_path: 
 def test_networks_that_could_not_be_loaded_again_are_refused(own: Any) -> None:
     with raises(UsageError, "invalid-value"):
         train("unkept", backbone=own.Unkept(channels=9))
-    for net in (own.Flat, nn.Sequential(nn.Flatten(), nn.Linear(3072, 8))):
+    for net in (own.Flat, nn.Sequential(nn.Flatten(), nn.Linear(8, 8))):
         with pytest.raises((RecipeError, UsageError)):
             train("flat", backbone=net)
+    for part in (own.make(), lambda: own.make(), 3, {}, own.Around(own.make())):
+        with raises(UsageError, "invalid-value"):
+            train("unkept", backbone=part)
+    with raises(UsageError, "invalid-value"):
+        train("number", loss=3)
+    for net in (nn.Sequential(nn.Conv2d(3, 4, 3)), nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten())):
+        with raises(RecipeError, "unsupported-model"):
+            train("unpooled", backbone=net)
+    with raises(RecipeError, "unsupported-model"):
+        train("size", backbone="vit_tiny_patch16_224")
     with raises(RecipeError, "conflicting-settings"):
         zoo.train("diva-conv4-glyphs", head=own.Head)
     with raises(RecipeError, "unknown-name"):

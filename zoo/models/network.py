@@ -218,7 +218,8 @@ def _create(architecture: str, channels: int, args: dict[str, Any], overlay: dic
     except Exception as error:  # architectures raise any type for wrong arguments or weights
         reason = shorten(str(error), 500, placeholder=" ...").rstrip(".") or type(error).__name__
         raise RecipeError(
-            f"the architecture {architecture!r} cannot be built with {args}: {reason}.", code="unsupported-model"
+            f"the architecture {architecture!r} cannot be built with {shorten(str(args), 300)}: {reason}.",
+            code="unsupported-model",
         ) from error
     if isinstance(trunk.pretrained_cfg, dict):
         # timm would otherwise keep and copy a second set of the weights.

@@ -21,8 +21,8 @@ def is_place(name: str) -> bool:
     return ":" in name
 
 
-def place_of(kind: type) -> str:
-    """Return the place of a class."""
+def place_of(kind: Any) -> str:
+    """Return the place of a class or a function."""
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
@@ -105,7 +105,28 @@ def untrusted(named: Iterable[str]) -> ModelFolderError:
     )
 
 
-def build(kind: type, args: Mapping[str, Any], offered: Mapping[str, Any]) -> Any:
-    """Construct a class with arguments, and with those of the offered ones that its constructor names."""
+def build(place: str, args: Mapping[str, Any], offered: Mapping[str, Any]) -> Any:
+    """Construct a class, or call a function, with arguments and with those of the offered ones that it names.
+
+    Args:
+        place: The place of the class or the function.
+        args: Its arguments; `{"class": place, "args": {...}}` at any depth is an object that is constructed first.
+            Those of a parameter `*names` are a list under its name.
+        offered: Further arguments.
+
+    Raises:
+        RecipeError: `unknown-name`, if the place cannot be imported.
+    """
+    kind = import_class(place)
     taken = inspect.signature(kind).parameters
-    return kind(**{name: value for name, value in offered.items() if name in taken and name not in args}, **args)
+    values = {name: _constructed(value) for name, value in args.items()}
+    values = {**{name: value for name, value in offered.items() if name in taken and name not in args}, **values}
+    many = [name for name, parameter in taken.items() if parameter.kind is parameter.VAR_POSITIONAL]
+    positional = [value for name in many for value in values.pop(name, ())]
+    return kind(*positional, **values)
+
+
+def _constructed(value: Any) -> Any:
+    if isinstance(value, Mapping) and value.keys() == {"class", "args"}:
+        return build(value["class"], value["args"], {})
+    return [_constructed(part) for part in value] if isinstance(value, list | tuple) else value

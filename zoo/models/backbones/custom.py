@@ -16,7 +16,7 @@ import torch
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from torch import Tensor, nn
 
-from zoo.models.places import CUSTOM, build, import_class, is_place, untrusted
+from zoo.models.places import CUSTOM, build, is_place, untrusted
 
 _TRUSTED: ContextVar[bool] = ContextVar("trusted", default=False)
 
@@ -72,7 +72,7 @@ class CustomNetwork(nn.Module):
         self.in_chans, args = in_chans, dict(trunk_args or {})
         self.trunk: nn.Module
         if is_place(trunk):
-            self.trunk = build(import_class(trunk), args, {"in_chans": in_chans})
+            self.trunk = build(trunk, args, {"in_chans": in_chans})
         else:
             self.trunk = timm.create_model(trunk, num_classes=0, in_chans=in_chans, **args)
         features = _width(self.trunk, torch.zeros(2, in_chans, size, size), trunk)
@@ -80,7 +80,7 @@ class CustomNetwork(nn.Module):
         if head:
             sizes = dict.fromkeys(("in_features", "num_features", "features"), features)
             sizes |= dict.fromkeys(("embedding_size", "out_features", "dim"), dim)
-            self.head = build(import_class(head), head_args or {}, sizes)
+            self.head = build(head, head_args or {}, sizes)
         self.num_features = self.head_hidden_size = _width(self.head, torch.zeros(2, features), head)
 
     def forward_features(self, x: Tensor) -> Tensor:
@@ -93,12 +93,16 @@ class CustomNetwork(nn.Module):
 
 def _width(module: nn.Module, inputs: Tensor, name: str) -> int:
     """Return the number of features of a module's output for inputs of two images."""
-    with torch.no_grad():
-        outputs = module.eval()(inputs)
+    try:
+        with torch.no_grad():
+            outputs = module.eval()(inputs)
+    except RuntimeError as error:
+        raise ValueError(f"{name} does not take a tensor {list(inputs.shape)}: {error}") from None
     module.train()
     if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != 2:
         shape = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-        raise ValueError(f"{name} must give a tensor [n, features], not {shape} for 2 images")
+        pool = ": add nn.AdaptiveAvgPool2d(1) and nn.Flatten()" if isinstance(shape, list) and len(shape) == 4 else ""
+        raise ValueError(f"{name} must give a tensor [n, features], not {shape} for 2 images{pool}")
     return outputs.shape[1]
 
 
