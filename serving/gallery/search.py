@@ -282,14 +282,14 @@ class Searcher(Encoder):
 
 
 class _Sample:
-    """Vectors of a sample of a gallery's items, drawn evenly, and again after many changes. Threads may share it."""
+    """Vectors of a sample of a gallery's images, drawn evenly, and again after many changes. Threads may share it."""
 
     def __init__(self, gallery: VectorGallery) -> None:
         self._gallery, self._lock = gallery, threading.Lock()
         self._ids, self._vectors, self._change = np.empty(0, np.int64), np.empty((0, gallery.card.dim), np.float32), -1
 
     def similarities(self, vector: np.ndarray, exclude: int | None) -> np.ndarray:
-        """Return the similarities of a query, float32 [1, dim], to the sample without the item `exclude`."""
+        """Return the similarities of a query, float32 [1, dim], to the sample without the image of item `exclude`."""
         if is_address(self._gallery.address):  # all ids of a Milvus would be read
             return np.empty(0, np.float32)
         with self._lock:
@@ -298,7 +298,9 @@ class _Sample:
                 self._ids, self._vectors = self._draw()
                 self._change = change
             ids, vectors = self._ids, self._vectors
-        return vectors[ids != exclude] @ vector[0]
+        similarities: np.ndarray = vectors @ vector[0]
+        own = [] if exclude is None else list(self._gallery.store.contents_of([exclude]).values())
+        return similarities[ids != own[0]] if own else similarities
 
     def _draw(self) -> Block:
         index = self._gallery.index.current()
