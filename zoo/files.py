@@ -160,7 +160,8 @@ def parse_json(text: str) -> Any:
         value = _DECODER.decode(text)
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
-    _check_depth(value)
+    if text.count("[") + text.count("{") > MAX_DEPTH:
+        _check_depth(value)
     if _SURROGATE.search(text):
         _check_characters(value)
     return value

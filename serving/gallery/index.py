@@ -254,9 +254,7 @@ class Segment:
 
     def remove(self, ids: np.ndarray) -> None:
         """Hide those of the ids that exist."""
-        rows = np.searchsorted(self.ids, ids)
-        rows = rows[rows < len(self.ids)]
-        self.alive[rows[np.isin(self.ids[rows], ids)]] = False
+        self.alive &= ~self._among(ids)
         self.removed = len(self.alive) - int(np.count_nonzero(self.alive))
         self._bitmap = None
 
@@ -278,7 +276,7 @@ class Segment:
         """
         if k == 0 or len(self.ids) == 0:
             return np.empty((len(vectors), 0), np.float32), np.empty((len(vectors), 0), np.int64)
-        bitmap = self._alive_bitmap() if among is None else _bitmap(self.alive & np.isin(self.ids, among))
+        bitmap = self._alive_bitmap() if among is None else _bitmap(self.alive & self._among(among))
         selector = None if bitmap is None else faiss.IDSelectorBitmap(bitmap)
         similarities, rows = _faiss_search(index, vectors, k, KINDS[setting.kind].parameters(setting.effort, selector))
         return np.where(rows == NO_ROW, np.float32(-np.inf), similarities), rows
@@ -297,6 +295,15 @@ class Segment:
         present = rows < len(self.ids)
         present[present] = (self.ids[rows[present]] == ids[present]) & self.alive[rows[present]]
         return ids[present], self.vectors()[rows[present]]
+
+    def _among(self, ids: np.ndarray) -> np.ndarray:
+        """Return whether each row has one of the ids, bool [n]."""
+        rows = np.searchsorted(self.ids, ids)
+        inside = rows < len(self.ids)
+        rows = rows[inside]
+        chosen = np.zeros(len(self.ids), bool)
+        chosen[rows[self.ids[rows] == ids[inside]]] = True
+        return chosen
 
     def _alive_bitmap(self) -> np.ndarray | None:
         if self.removed and self._bitmap is None:

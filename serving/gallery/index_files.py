@@ -154,7 +154,10 @@ class LiveIndex:
 
     def search(self, vectors: np.ndarray, k: int, exact: bool = False, selection: Filter = EVERYTHING) -> Neighbours:
         """Search among the items that a filter lets through; as `Index.search`."""
-        return self.current().search(vectors, k, exact, self._store.matching_contents(selection) if selection else None)
+        index, among = self.current(), None
+        if selection:
+            among = self._store.matching_contents(selection, (index.change, index.generation))
+        return index.search(vectors, k, exact, among)
 
     def stats(self) -> IndexStats:
         index, facts = self.current(), self._facts

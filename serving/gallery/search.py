@@ -216,12 +216,17 @@ class Searcher(Encoder):
 
     def _judged(self, hits: list[Hit], vector: np.ndarray, item: int | None) -> list[Hit]:
         """Return hits with `likely` by the model's default curve, if it has one and the gallery enough items."""
-        spread = None if self._curve is None else spread_of(self._sample.similarities(vector, item))
+        spread = None if self._curve is None else spread_of(self._sample.similarities(vector, item)[0])
         if self._curve is None or spread is None:
             return hits
-        chances = self._curve.probabilities(np.array([hit.similarity for hit in hits]), spread)
-        line = self._curve.line
-        return [replace(hit, likely=bool(chance >= line)) for hit, chance in zip(hits, chances, strict=True)]
+        contrasts = spread.contrasts(_similarities(hits))
+        if likely := self._curve.likely(contrasts):  # by the query's background; theirs can only make fewer of it
+            ids, vectors = self.gallery.store.embeddings([hit.id for hit in hits[:likely]])
+            own = spread_of(self._sample.similarities(vectors))
+            if own is not None and len(ids) == likely:  # else one was removed meanwhile
+                contrasts[:likely] = np.minimum(contrasts[:likely], own.contrasts(_similarities(hits[:likely])))
+            likely = self._curve.likely(contrasts)
+        return [replace(hit, likely=rank < likely) for rank, hit in enumerate(hits)]
 
     def _copy_of(self, picture: QueryPart | None) -> int | None:
         """Return the item whose file has the bytes of the query's image, or of the file that it names."""
@@ -282,23 +287,25 @@ class Searcher(Encoder):
 
 
 class _Sample:
-    """Vectors of a sample of a gallery's items, drawn evenly, and again after many changes. Threads may share it."""
+    """Vectors of a sample of a gallery's images, drawn evenly, and again after many changes. Threads may share it."""
 
     def __init__(self, gallery: VectorGallery) -> None:
         self._gallery, self._lock = gallery, threading.Lock()
         self._ids, self._vectors, self._change = np.empty(0, np.int64), np.empty((0, gallery.card.dim), np.float32), -1
 
-    def similarities(self, vector: np.ndarray, exclude: int | None) -> np.ndarray:
-        """Return the similarities of a query, float32 [1, dim], to the sample without the item `exclude`."""
+    def similarities(self, vectors: np.ndarray, exclude: int | None = None) -> np.ndarray:
+        """Return the similarities of vectors, float32 [n, dim], to the sample without the image of item `exclude`."""
         if is_address(self._gallery.address):  # all ids of a Milvus would be read
-            return np.empty(0, np.float32)
+            return np.empty((len(vectors), 0), np.float32)
         with self._lock:
             change = self._gallery.store.change()
             if self._change < 0 or change - self._change > RENEWED * len(self._ids):
                 self._ids, self._vectors = self._draw()
                 self._change = change
-            ids, vectors = self._ids, self._vectors
-        return vectors[ids != exclude] @ vector[0]
+            ids, sample = self._ids, self._vectors
+        similarities: np.ndarray = vectors @ sample.T
+        own = [] if exclude is None else list(self._gallery.store.contents_of([exclude]).values())
+        return similarities[:, ids != own[0]] if own else similarities
 
     def _draw(self) -> Block:
         index = self._gallery.index.current()
@@ -366,6 +373,10 @@ def _check_min_p(picture: QueryPart | None, calibration: Calibration | None) -> 
             "send POST /evaluate or run zoo gallery calibrate GALLERY.",
             code="no-calibration",
         )
+
+
+def _similarities(hits: Sequence[Hit]) -> np.ndarray:
+    return np.array([hit.similarity for hit in hits])
 
 
 def _group_of(item: Item, group_by: str) -> Any:

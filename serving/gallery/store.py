@@ -414,16 +414,15 @@ class Store:
         where, wanted = " AND ".join(conditions), json.dumps(list(contents))
         values = [wanted, *([json.dumps(list(exclude))] if exclude else []), *values]
         most = len(contents) + MANY_ITEMS
-        with self.database.snapshot():
-            rows = self._query(f"SELECT content, {ITEM_COLUMNS} FROM items WHERE {where} LIMIT {most}", *values)
-            if len(rows) == most:
+        rows = self._query(f"SELECT content, {ITEM_COLUMNS} FROM items WHERE {where} LIMIT {most}", *values)
+        items: dict[int, list[Item]] = {}
+        if len(rows) == most or len({row[0] for row in rows}) < len(contents):
+            with self.database.snapshot():
                 rows = self._query(_BEST_DESCRIBED.format(where=where), *values)
-            items: dict[int, list[Item]] = {}
-            for content, *row in rows:
-                items.setdefault(content, []).append(item_from_row(row))
-            if empty := [content for content in contents if content not in items]:
-                present = self._query(f"SELECT id FROM contents WHERE id IN {LISTED}", json.dumps(empty))
-                items |= {content: [] for (content,) in present}
+                present = self._query(f"SELECT id FROM contents WHERE id IN {LISTED}", wanted)
+            items = {content: [] for (content,) in present}
+        for content, *row in rows:
+            items.setdefault(content, []).append(item_from_row(row))
         for shown in items.values():
             if len(shown) > 1:
                 shown.sort(key=lambda item: item.rank)
@@ -447,10 +446,13 @@ class Store:
         """Return each image by the SHA-256 (hex) of its file."""
         return dict(self._query("SELECT content_sha256, id FROM contents"))
 
-    def matching_contents(self, selection: Filter) -> np.ndarray:
-        """Return the images, int64, ascending, of the items that a filter lets through. They are shared, read-only."""
+    def matching_contents(self, selection: Filter, position: tuple[int, str]) -> np.ndarray:
+        """Return the images, int64, ascending, of the items that a filter lets through. They are shared, read-only.
+
+        position: that of the store (`position`) before the call.
+        """
         condition, values = selection.sql()
-        key, position = json.dumps([condition, values]), self.position()
+        key = json.dumps([condition, values])
         ids = self._filter_cache.get(key, position)
         if ids is None:
             rows = self._query(f"SELECT DISTINCT content FROM items WHERE {condition} ORDER BY content", *values)

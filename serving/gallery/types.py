@@ -664,10 +664,11 @@ def item_from_row(row: Sequence[Any]) -> Item:
 
 def check_types(item: Item) -> Item:
     """Return an item that was read. Raises `GalleryError` ("damaged-gallery") if a value is of another type."""
-    for (name, value), kind in zip(vars(item).items(), _ITEM_TYPES, strict=True):
-        if not isinstance(value, kind):
-            message = f"item {item.id} is damaged: its {name} is of another type than a gallery holds."
-            raise GalleryError(message, code="damaged-gallery")
+    if not all(map(isinstance, vars(item).values(), _ITEM_TYPES)):
+        values = zip(vars(item).items(), _ITEM_TYPES, strict=True)
+        name = next(name for (name, value), kind in values if not isinstance(value, kind))
+        message = f"item {item.id} is damaged: its {name} is of another type than a gallery holds."
+        raise GalleryError(message, code="damaged-gallery")
     if item.label is not None and len(item.label) > MAX_LABEL:
         message = (
             f"item {item.id} is damaged: its label has {len(item.label):,} characters; at most {MAX_LABEL:,} are read."

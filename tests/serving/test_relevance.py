@@ -10,13 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from playwright.sync_api import Browser, expect
 
 import zoo
 from serving.gallery.calibration import calibrate_gallery
+from serving.gallery.search import _Sample
 from tests.commandline import run_here as run
 from tests.raising import raises
 from tests.serving import toys
+from tests.serving.browser import complaints, drop, opened
+from tests.serving.running import local_client, serving
 from zoo.errors import ModelFolderError
+from zoo.evaluation.relevance import RelevanceCurve, Spread
 from zoo.models.load import Embedder
 from zoo.paths import SHIPPED
 
@@ -49,16 +54,64 @@ def judged(model: Embedder, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
 def expected(model: Path, gallery: Path, query: Path, k: int) -> list[bool]:
     """A plain loop over the definition."""
     embedder = zoo.load(model, runtime="onnx")
-    files = sorted((gallery.parent / "grids").iterdir())
-    similarities = [float(row @ embedder.embed(query)[0]) for row in embedder.embed(files)]
-    mean = sum(similarities) / len(similarities)
-    deviation = math.sqrt(sum((value - mean) ** 2 for value in similarities) / len(similarities))
+    rows = embedder.embed(sorted((gallery.parent / "grids").iterdir())).astype(float).tolist()
+
+    def product(first: list[float], second: list[float]) -> float:
+        return sum(a * b for a, b in zip(first, second, strict=True))
+
+    def contrast(image: list[float], similarity: float) -> float:
+        background = [product(image, row) for row in rows]
+        mean = sum(background) / len(background)
+        return (similarity - mean) / math.sqrt(sum((value - mean) ** 2 for value in background) / len(background))
+
+    (asked,) = embedder.embed(query).astype(float).tolist()
     chances: list[float] = []
-    for value in sorted(similarities, reverse=True)[:k]:
+    for row in sorted(rows, key=lambda row: -product(asked, row))[:k]:
         a, b = CURVE["later" if chances else "first"]
-        chance = 1 / (1 + math.exp(-(a + b * (value - mean) / deviation)))
-        chances.append(min([chance, *chances[:1]]))
+        z = min(contrast(asked, product(asked, row)), contrast(row, product(asked, row)))
+        chances.append(min([1 / (1 + math.exp(-(a + b * z))), *chances[-1:]]))
     return [chance >= CURVE["line"] for chance in chances]
+
+
+def search_notes(gallery: Path, query: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """Return what `zoo search` says on stderr about a query."""
+    assert run("search", gallery, query) == 0
+    return str(capsys.readouterr().err)
+
+
+def test_over_http_every_result_says_whether_it_is_likely(judged: tuple[Path, Path, Path, Path]) -> None:
+    model, gallery, known, new = judged
+    with local_client(gallery) as http:
+        for query in (known, new):
+            files = {"image": query.read_bytes()}
+            results = http.post("/search", files=files, params={"k": 10}).json()["results"]
+            assert [result["likely"] for result in results] == expected(model, gallery, query, 10)
+        pages = [
+            http.post("/search", files={"image": known.read_bytes()}, params={"k": 3, "offset": offset}).json()
+            for offset in (0, 3)
+        ]
+        assert [result["likely"] for page in pages for result in page["results"]] == [True] * 4 + [False] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_the_page_draws_the_line_once(judged: tuple[Path, Path, Path, Path], browser: Browser) -> None:
+    _, gallery, known, new = judged
+    with serving(gallery) as running, opened(browser, running.url) as page:
+        places = "() => [...document.querySelectorAll('#grid > li')].map(one => one.matches('.relevance'))"
+        for query, likely in ((known, EACH), (new, 0)):
+            drop(page, query.read_bytes(), query.name)
+            expect(page.locator("#query-name")).to_have_text(query.name)
+            expect(page.locator(".relevance")).to_have_count(1)
+            assert page.evaluate(places).index(True) == likely
+        page.get_by_role("button", name="More").click()
+        expect(page.locator(".card")).to_have_count(CLASSES * EACH)
+        expect(page.locator(".relevance")).to_have_count(1)
+        page.locator("#k").select_option("12")
+        drop(page, known.read_bytes(), "again.png")
+        expect(page.locator(".card")).to_have_count(12)
+        expect(page.locator(".relevance")).to_have_count(1)
+        assert complaints(page) == []
 
 
 def test_relatives_are_likely_and_strangers_are_not(
@@ -72,11 +125,38 @@ def test_relatives_are_likely_and_strangers_are_not(
         assert [result["likely"] for result in results] == expected(model, gallery, query, 10)
         likely = [result["source"] for result in results if result["likely"]]
         assert sorted(likely) == ([f"3-{number}.png" for number in range(EACH)] if query == known else [])
-    assert run("search", gallery, known) == 0
-    assert "after the first 4, nothing more is likely" in capsys.readouterr().err
+    capsys.readouterr()
+    lines = {query: search_notes(gallery, query, capsys) for query in (known, new)}
+    assert "the first 4" in lines[known]
+    assert lines[new]
+    assert "the first" not in lines[new]
     with zoo.Gallery(gallery) as opened:
         hits = opened.search(known, k=6)
         assert [hit.likely for hit in hits] == expected(model, gallery, known, 6)
+
+
+def test_a_result_that_is_near_to_everything_is_not_likely() -> None:
+    """Its own background decides where the query's does not."""
+    curve = RelevanceCurve((-8, 4), (-8, 4), 0.6)
+    query, hub = Spread(0.0, 0.1), Spread(0.4, 0.1)
+    similarities = np.array([0.5, 0.5])
+    assert curve.likely(query.contrasts(similarities)) == 2
+    assert curve.likely(np.minimum(query.contrasts(similarities), hub.contrasts(similarities))) == 0
+
+
+def test_the_background_of_an_item_leaves_out_its_own_image(
+    judged: tuple[Path, Path, Path, Path], tmp_path: Path
+) -> None:
+    """After two items of one image, the ids of items and of images differ."""
+    folder = Path(shutil.copytree(judged[1].parent / "grids", tmp_path / "grids"))
+    shutil.copy(folder / "0-0.png", folder / "0-0-copy.png")
+    with zoo.index(str(judged[0]), folder, tmp_path / "g") as opened:
+        store = opened.vectors.store
+        item = next(item.id for item in store.items(limit=100) if item.source == "3-0.png")
+        assert store.contents_of([item])[item] != item
+        sample, vector = _Sample(opened.vectors), store.embedding(item)[None]
+        assert sample.similarities(vector, item).shape == (1, CLASSES * EACH - 1)
+        assert sample.similarities(vector, item).max() < sample.similarities(vector).max()
 
 
 def test_labels_replace_the_default_curve(judged: tuple[Path, Path, Path, Path], tmp_path: Path) -> None:
@@ -112,6 +192,10 @@ def test_a_damaged_curve_is_refused(judged: tuple[Path, Path, Path, Path], tmp_p
         opened.search(judged[2])
 
 
-def test_photos_has_a_curve() -> None:
+def test_info_says_which_shipped_models_have_a_curve(capsys: pytest.CaptureFixture[str]) -> None:
     curve = json.loads((SHIPPED / "photos" / "relevance.json").read_text())
     assert curve["first"][1] > 0 < curve["later"][1]
+    for folder in sorted(SHIPPED.iterdir()):
+        capsys.readouterr()
+        assert run("info", folder.name, "--json") == 0
+        assert json.loads(capsys.readouterr().out)["judges_relevance"] is (folder.name == "photos")

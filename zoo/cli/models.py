@@ -214,6 +214,7 @@ def _facts(model: ModelInfo) -> dict[str, str]:
     if model.card is not None:
         files = {"files": ", ".join(_files(model)) or "-"}
         made = _recipe(model) | _training_data(model) | _selection(model) | _whitening(model)
+        made["likely results"] = "told without labels" if model.judges_relevance else "told with labels only"
         place = {"folder": str(model.folder), "size": f"{(model.size or 0) / 1e6:.2f} MB"}
         return {**facts, **_card_facts(model.card), **made, **files, **place}
     more = {key: "; ".join(value) if isinstance(value, list) else str(value) for key, value in model.facts.items()}

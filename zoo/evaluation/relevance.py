@@ -1,10 +1,11 @@
 """Relevance without labels: whether a result of a search is likely to show what the query shows.
 
 The similarity alone does not tell it, and neither does the number of results: a search always finds something. The
-contrast does: the similarity, less the mean similarity of the query to a sample of the gallery, in standard deviations.
-A model's `relevance.json` has a default curve from contrasts to probabilities. It was fitted to searches of several
-subjects, each embedded without knowledge of the subject (docs/lab/shipped-models.md). Labels of a gallery give a better
-one (zoo.evaluation.calibration).
+contrast does: the similarity, less the mean similarity of an image to a sample of the gallery, in standard deviations.
+Both the query and the result have such a background, and the smaller contrast counts: some results are similar to
+everything. A model's `relevance.json` has a default curve from contrasts to probabilities. It was fitted to searches of
+several subjects, each embedded without knowledge of the subject (docs/lab/shipped-models.md). Labels of a gallery give
+a better one (zoo.evaluation.calibration).
 """
 
 from __future__ import annotations
@@ -28,10 +29,16 @@ LINE = 0.5
 
 
 class Spread(NamedTuple):
-    """Mean and standard deviation of the similarities of a query to a sample of the gallery."""
+    """Mean and standard deviation of the similarities of images to a sample of the gallery: numbers, or float64 [n]."""
 
-    mean: float
-    deviation: float
+    mean: Any
+    deviation: Any
+
+    def contrasts(self, similarities: np.ndarray) -> np.ndarray:
+        """Return how many deviations similarities [n] are above the mean, float64 [n]."""
+        differences = np.asarray(similarities, np.float64) - self.mean
+        result: np.ndarray = differences / np.maximum(self.deviation, 1e-6)
+        return result
 
 
 @dataclass(frozen=True)
@@ -40,7 +47,7 @@ class RelevanceCurve:
 
     Attributes:
         first: a and b of the first result of a search.
-        later: a and b of the others, which never get more than the first.
+        later: a and b of the others.
         line: Least probability of a likely result.
     """
 
@@ -48,13 +55,16 @@ class RelevanceCurve:
     later: tuple[float, float]
     line: float
 
-    def probabilities(self, similarities: np.ndarray, spread: Spread) -> np.ndarray:
-        """Return the probabilities, float64 [k], of the similarities of a search's results, highest first."""
-        contrasts = (np.asarray(similarities, np.float64) - spread.mean) / max(spread.deviation, 1e-6)
+    def probabilities(self, contrasts: np.ndarray) -> np.ndarray:
+        """Return the probabilities, float64 [k], of the results of a search; they never rise from one to the next."""
         if not contrasts.size:
             return contrasts
         first, later = (_logistic(a + b * contrasts) for a, b in (self.first, self.later))
-        return np.concatenate([first[:1], np.minimum(first[0], later[1:])])
+        return np.minimum.accumulate(np.concatenate([first[:1], later[1:]]))
+
+    def likely(self, contrasts: np.ndarray) -> int:
+        """Return how many of the first results of a search are likely."""
+        return int(np.count_nonzero(self.probabilities(contrasts) >= self.line))
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -75,10 +85,13 @@ class RelevanceCurve:
 
 
 def spread_of(similarities: np.ndarray) -> Spread | None:
-    """Return the spread of a query's similarities to a sample of the gallery; None for fewer than `LEAST_SAMPLE`."""
-    if len(similarities) < LEAST_SAMPLE:
+    """Return the spread of the similarities of one image [s], or of several [n, s], to a sample of the gallery.
+
+    It is None for a sample of fewer than `LEAST_SAMPLE`.
+    """
+    if similarities.shape[-1] < LEAST_SAMPLE:
         return None
-    return Spread(float(similarities.mean(dtype=np.float64)), float(similarities.std(dtype=np.float64)))
+    return Spread(similarities.mean(axis=-1, dtype=np.float64), similarities.std(axis=-1, dtype=np.float64))
 
 
 def read_curve(folder: Path) -> RelevanceCurve | None:

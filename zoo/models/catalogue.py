@@ -26,7 +26,7 @@ from zoo.models.baselines import (
     repository_of,
 )
 from zoo.models.card import Card, Origin, read_card, read_head, read_kept, read_origin, read_training_data
-from zoo.models.folder import count_parameters
+from zoo.models.folder import RELEVANCE_FILE, count_parameters
 from zoo.models.names import name_hint, similar_names
 from zoo.models.pretrained.packages import PACKAGES, WeightsPackage, installed_package
 from zoo.models.published import published_tables
@@ -122,6 +122,11 @@ class ModelInfo:
         """Return the bytes of the model folder's files; None without a folder."""
         return sum(file.stat().st_size for file in self.folder.rglob("*") if file.is_file()) if self.folder else None
 
+    @property
+    def judges_relevance(self) -> bool:
+        """Whether searches without labels tell likely results from others (zoo.evaluation.relevance)."""
+        return self.folder is not None and (self.folder / RELEVANCE_FILE).is_file()
+
     def to_json(self) -> dict[str, Any]:
         names = ("name", "status", "dim", "method", "head", "backbone", "dataset")
         facts: dict[str, Any] = {key: getattr(self, key) for key in names}
@@ -129,6 +134,7 @@ class ModelInfo:
         facts["facts"] = dict(self.facts)
         facts |= {"origin": self.origin.recipe, "changed": self.origin.changed}
         facts |= {"training_data": dict(self.training_data), "kept": self.kept}
+        facts["judges_relevance"] = self.judges_relevance
         facts["folder"] = str(self.folder) if self.folder else None
         facts["fingerprint"] = self.card.fingerprint if self.card else None
         facts["card"] = self.card.to_json() if self.card else None
