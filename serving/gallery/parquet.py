@@ -21,13 +21,15 @@ from serving.gallery.types import (
     MAX_SOURCE,
     MAX_THUMBNAIL_BYTES,
     Item,
+    ItemPlace,
     NewItem,
     Thumbnail,
+    is_folder_uri,
     model_json,
     read_model,
 )
 from zoo.errors import GalleryError, GalleryNotFoundError, UsageError, ZooError, missing
-from zoo.files import atomic_folder, parse_json, read_json, write_bytes, write_json
+from zoo.files import atomic_folder, open_file, parse_json, read_json, write_bytes, write_json
 
 try:
     import pyarrow as pa
@@ -37,7 +39,7 @@ except ImportError:
 
 
 ITEMS, INDEX = "items.parquet", "index.faiss"
-CALIBRATION = "calibration.json"
+CALIBRATION, REMOVED = "calibration.json", "removed.jsonl"
 BATCH = 1000
 MAX_GROUP_BYTES = 2**29
 """Largest row group that is read, uncompressed; ours have a thousand rows."""
@@ -63,6 +65,10 @@ _KINDS = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string
 ROWS_AT_ONCE, ADDED_BYTES = 16, 2**23
 """Rows that become Python's objects at a time, and the bytes after which they are added to the gallery."""
 
+_PLACE = ("source", "key", "folder", "content_sha256")
+MAX_PLACE_BYTES = 2**18
+"""Fields of a place in `REMOVED`, and the most bytes of its line."""
+
 _BAD_ITEM = ("invalid-item", "invalid-embedding")
 Row = tuple[Item, np.ndarray, Thumbnail]
 
@@ -83,7 +89,9 @@ class ImportedItems:
 
 
 def export_gallery(path: str | Path, out: Path) -> int:
-    """Write a snapshot of a gallery's items and calibration to a new folder; return the number of items.
+    """Write a snapshot of a gallery to a new folder; return the number of items.
+
+    It has the items, the calibration, and the places whose items were removed, which `zoo index` does not bring back.
 
     Raises:
         UsageError: `out` is not a new or empty folder.
@@ -107,7 +115,7 @@ def import_gallery(source: Path, out: str | Path) -> ImportedItems:
     """Add an export's items to a gallery, which is created if it does not exist.
 
     Items get new ids, in the old order; those whose places the gallery has are skipped. The calibration is taken over
-    if the gallery then has just these items and no later one.
+    if the gallery then has just these items and no later one. Places whose items were removed stay so.
 
     Raises:
         GalleryError: The export is incomplete or damaged.
@@ -121,6 +129,7 @@ def import_gallery(source: Path, out: str | Path) -> ImportedItems:
     card, model_ref = read_model(source / MODEL)
     file = _open(source / ITEMS, card.dim)
     calibration = _read_calibration(source / CALIBRATION) if (source / CALIBRATION).exists() else None
+    removed = _read_removed(source / REMOVED) if (source / REMOVED).exists() else []
     with VectorGallery.open(out) if is_gallery(out) else VectorGallery.create(out, card, model_ref) as gallery:
         gallery.check_model(card)
         read = new = 0
@@ -134,6 +143,7 @@ def import_gallery(source: Path, out: str | Path) -> ImportedItems:
             raise GalleryError(
                 f"{source / ITEMS} is damaged; {read} items were imported before it: {error}.", code="damaged-file"
             ) from None
+        gallery.store.add_removed(removed)
         calibrated = None if calibration is None else take_over_calibration(gallery, calibration, read)
     return ImportedItems(read, new, calibrated)
 
@@ -153,6 +163,9 @@ def _write(path: str | Path, out: Path) -> int:
         write_bytes(folder / MODEL, model_json(gallery.card, gallery.model_ref).encode())
         if (calibration := calibration_record(gallery)) is not None:
             write_json(folder / CALIBRATION, calibration)
+        if removed := gallery.store.removed_places():
+            lines = (json.dumps({name: getattr(place, name) for name in _PLACE}) + "\n" for place in removed)
+            write_bytes(folder / REMOVED, "".join(lines).encode())
         return int(index.ntotal)
 
 
@@ -171,6 +184,23 @@ def _read_calibration(path: Path) -> dict[str, Any]:
         return checked_record(read_json(path))
     except (OSError, AttributeError, ValueError, TypeError, KeyError) as error:
         raise GalleryError(f"{path} is damaged: {error}. Nothing was imported.", code="damaged-file") from None
+
+
+def _read_removed(path: Path) -> list[ItemPlace]:
+    """Return the places of an export whose items were removed."""
+    try:
+        with open_file(path) as file:
+            return [_removed_place(line) for line in iter(lambda: file.readline(MAX_PLACE_BYTES), b"")]
+    except (OSError, ValueError, TypeError) as error:
+        raise GalleryError(f"{path} is damaged: {error}. Nothing was imported.", code="damaged-file") from None
+
+
+def _removed_place(line: bytes) -> ItemPlace:
+    place = ItemPlace(0, **parse_json(line.decode()))
+    texts = [place.source, place.content_sha256, *([] if place.key is None else [place.key])]
+    if not all(isinstance(text, str) and "\0" not in text for text in texts) or not is_folder_uri(place.folder):
+        raise ValueError("a removed place is of another type")
+    return place
 
 
 def _metadata_kinds(rows: Iterator[Row]) -> dict[str, Any]:

@@ -366,6 +366,17 @@ class Store:
         """Return the places whose items were removed for good; their ids are not those of items."""
         return self._places("SELECT rowid, source, key, folder, content_sha256 FROM removed_places")
 
+    def add_removed(self, places: Sequence[ItemPlace]) -> None:
+        """Note places whose items were removed for good in another gallery, except those that have an item here."""
+        values = [(place.source, place.key, place.folder, place.content_sha256) for place in places]
+        with self.database.transaction() as db:
+            db.executemany(
+                "INSERT INTO removed_places SELECT ?1, ?2, ?3, ?4 WHERE "
+                "NOT EXISTS (SELECT 1 FROM items WHERE key = ?2 OR (source = ?1 AND folder = ?3)) AND "
+                "NOT EXISTS (SELECT 1 FROM removed_places WHERE source = ?1 AND key IS ?2 AND folder IS ?3)",
+                values,
+            )
+
     def move_removed(self, places: Sequence[ItemPlace]) -> None:
         """Note where the files of removed places are now."""
         values = [(place.source, place.folder, place.content_sha256, place.id) for place in places]

@@ -181,6 +181,14 @@ class MilvusStore:
         rows = self.connection.rows(self.facts_name, condition, ("id", "value"), strong=True)
         return [place_of({**row["value"], "id": row["id"]}) for row in rows]
 
+    def add_removed(self, places: Sequence[ItemPlace]) -> None:
+        known = self.places()
+        keys = {place.key for place in known if place.key is not None}
+        files = {(place.source, place.folder) for place in known if place.folder is not None}
+        gone = [place for place in places if place.key not in keys and (place.source, place.folder) not in files]
+        if gone:
+            self.connection.write(self.facts_name, [_removed_row(place) for place in gone])
+
     def move_removed(self, places: Sequence[ItemPlace]) -> None:
         rows = [{**_removed_row(place), "id": place.id} for place in places]
         self.connection.write(self.facts_name, rows)
