@@ -66,7 +66,8 @@ def copy_gallery(source: str | Path, target: str | Path) -> tuple[int, int]:
 
     Args:
         source: The gallery.
-        target: Where to copy it. Items get new ids; the calibration and the folders of the images are copied.
+        target: Where to copy it. Items get new ids; the calibration, the folders of the images, and the places whose
+            items were removed are copied.
 
     Returns:
         The number of items that were read, and of those that are new.
@@ -84,6 +85,7 @@ def copy_gallery(source: str | Path, target: str | Path) -> tuple[int, int]:
                 read, new = read + len(some), new + copy.add(some).new
             if (calibration := calibration_record(old)) is not None:
                 take_over_calibration(copy, calibration, read)
+            copy.note_removed(old.store.removed_places())
             copy_folders(old, copy)
     return read, new
 

@@ -31,6 +31,7 @@ from serving.gallery.types import (
     AddResult,
     Hit,
     Item,
+    ItemPlace,
     ItemUpdate,
     NewItem,
     PutResult,
@@ -258,6 +259,22 @@ class VectorGallery:
             item = self.store.item_of_key(key)
             if self.remove([item.id], remember=True):
                 return item.id
+
+    def note_removed(self, removed: Sequence[ItemPlace]) -> None:
+        """Note places whose items another gallery removed for good, unless an item here or another note has them."""
+        if not removed:
+            return
+        items = self.store.places()
+        keys = {place.key for place in items} - {None}
+        files = {(place.source, place.folder) for place in items if place.folder is not None}
+        plain = {(place.source, place.folder) for place in items if place.folder is not None and place.key is None}
+        noted = {(place.source, place.key, place.folder) for place in self.store.removed_places()}
+
+        def is_known(place: ItemPlace) -> bool:
+            at_file = (place.source, place.folder) in (files if place.key is None else plain)
+            return at_file or place.key in keys or (place.source, place.key, place.folder) in noted
+
+        self.store.note_removed([place for place in removed if not is_known(place)])
 
     def search(
         self,

@@ -144,7 +144,7 @@ def import_gallery(source: Path, out: str | Path) -> ImportedItems:
             raise GalleryError(
                 f"{source / ITEMS} is damaged; {read} items were imported before it: {error}.", code="damaged-file"
             ) from None
-        _note_removed(gallery, removed)
+        gallery.note_removed(removed)
         calibrated = None if calibration is None else take_over_calibration(gallery, calibration, read)
     return ImportedItems(read, new, calibrated)
 
@@ -206,23 +206,6 @@ def _text_or_none(value: object) -> Any:
     if value is not None and (not isinstance(value, str) or "\0" in value):
         raise ValueError(f"{value!r} is not a text")
     return value
-
-
-def _note_removed(gallery: VectorGallery, removed: Sequence[ItemPlace]) -> None:
-    """Note removed places that neither an item of the gallery nor another removed one has."""
-    if not removed:
-        return
-    items = gallery.store.places()
-    keys = {place.key for place in items} - {None}
-    files = {(place.source, place.folder) for place in items if place.folder is not None}
-    plain = {(place.source, place.folder) for place in items if place.folder is not None and place.key is None}
-    noted = {(place.source, place.key, place.folder) for place in gallery.store.removed_places()}
-
-    def is_known(place: ItemPlace) -> bool:
-        at_file = (place.source, place.folder) in (files if place.key is None else plain)
-        return at_file or place.key in keys or (place.source, place.key, place.folder) in noted
-
-    gallery.store.note_removed([place for place in removed if not is_known(place)])
 
 
 def _metadata_kinds(rows: Iterator[Row]) -> dict[str, Any]:

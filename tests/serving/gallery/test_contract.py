@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ import pytest
 from serving.gallery import UNCHANGED, NewItem, Thumbnail, VectorGallery
 from serving.gallery.filters import Filter
 from serving.gallery.gallery import is_gallery, model_at
-from serving.gallery.types import ItemUpdate
+from serving.gallery.types import ItemPlace, ItemUpdate
 from tests.raising import raises
 from tests.serving import toys
 from tests.serving.gallery.addresses import FOLDER, MILVUS, new_addresses
@@ -363,6 +364,15 @@ def test_facts_and_state_stay(new_address: Address) -> None:
         )
         with gallery.store.evaluation_lock():
             pass
+
+
+def test_removed_places_are_taken_over_unless_they_have_an_item(gallery: VectorGallery) -> None:
+    gallery.add([replace(item, folder="file:///data") for item in new_items(unit_rows(3))])
+    first = gallery.store.places()[0]
+    gone = ItemPlace(0, "gone.jpg", None, "file:///data", "0" * 64)
+    for _ in range(2):
+        gallery.note_removed([first, gone])
+    assert [replace(place, id=0) for place in gallery.store.removed_places()] == [gone]
 
 
 def test_writes_of_one_are_seen_by_another(new_address: Address) -> None:

@@ -9,12 +9,16 @@ from pathlib import Path
 import pytest
 
 from serving.gallery import VectorGallery, schema
+from serving.gallery.backup import copy_gallery
+from serving.gallery.indexing import index_folder
 from serving.gallery.parquet import export_gallery, import_gallery
+from tests.commandline import run_here
 from tests.commandline import run_here as run
 from tests.raising import raises
 from tests.serving.running import local_client
 from zoo.errors import GalleryError
 from zoo.files import sha256_of
+from zoo.models.load import Embedder
 
 KEY = "write-key-of-this-test"
 OLD = schema.SCHEMA
@@ -90,3 +94,25 @@ def test_an_export_carries_everything_to_another_version(
     version(OLD)
     with raises(GalleryError, "other-schema"):
         VectorGallery.open(tmp_path / "new")
+
+
+@pytest.mark.parametrize("form", ["an export", "a copy"])
+def test_what_somebody_removed_does_not_come_back_with_the_next_index(
+    model: Embedder, pictures: Path, tmp_path: Path, form: str
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    index_folder(model, str(model.folder), pictures, first)
+    assert run_here("gallery", "remove", first, "2", "5", "--yes") == 0
+    with VectorGallery.open(first) as gallery:
+        left = {item.source for item in gallery.store.items(limit=100)}
+    if form == "an export":
+        export_gallery(first, tmp_path / "export")
+        import_gallery(tmp_path / "export", second)
+    else:
+        copy_gallery(first, second)
+    assert run_here("index", model.folder, pictures, "--out", second, "--prune", "--yes") == 0
+    with VectorGallery.open(second) as gallery:
+        assert {item.source for item in gallery.store.items(limit=100)} == left
+    assert run_here("index", model.folder, pictures, "--out", second, "--readd") == 0
+    with VectorGallery.open(second) as gallery:
+        assert gallery.store.count() == len(left) + 2
