@@ -138,6 +138,7 @@ def published_clip(model: Any, tokenizer: Any) -> Published:
     graph = _graph(_ClipTexts(model), ("input_ids", "attention_mask"), ("text_embeds", "last_hidden_state"), 77)
     sizes = {"patch_size": vision.patch_size, "embed_dim": vision.hidden_size, "depth": vision.num_hidden_layers}
     args = {"pre_norm": True, **VIT, **sizes, "num_heads": vision.num_attention_heads}
+    args["mlp_ratio"] = vision.intermediate_size / vision.hidden_size
     return Published(
         "clip-b32",
         model,
