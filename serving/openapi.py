@@ -21,9 +21,7 @@ def form_operation(model: type[BaseModel]) -> dict[str, Any]:
     image = {"type": "string", "format": "binary"}
     form = {"type": "object", "properties": {**properties, "image": {"type": "array", "items": image}}}
     encoded = {"type": "string", "description": "base64 of an image file, or a data URI"}
-    members = {
-        name: {"type": "object"} if schema.get("format") == "json" else schema for name, schema in properties.items()
-    }
+    members = {name: _in_json(schema) for name, schema in properties.items()}
     members["image"] = {"anyOf": [encoded, {"type": "array", "items": encoded}]}
     content = {
         MULTIPART: {"schema": form},
@@ -37,6 +35,13 @@ def form_operation(model: type[BaseModel]) -> dict[str, Any]:
         for name, schema in properties.items()
     ]
     return {"parameters": parameters, "requestBody": {"content": content}}
+
+
+def _in_json(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a parameter in a JSON object, where a text of JSON is the value itself."""
+    if "anyOf" in schema:
+        return {**schema, "anyOf": [_in_json(kind) for kind in schema["anyOf"]]}
+    return schema.get("contentSchema", {"type": "object"}) if schema.get("format") == "json" else schema
 
 
 def json_operation(model: type[BaseModel]) -> dict[str, Any]:

@@ -86,6 +86,12 @@ ItemId = Annotated[int, BeforeValidator(parse_item_id), WithJsonSchema({"type": 
 IdText = Annotated[str, BeforeValidator(parse_id_text), WithJsonSchema({"type": "integer", "minimum": 0})]
 Truth = Annotated[bool, BeforeValidator(parse_truth)]
 Whole = Annotated[int, BeforeValidator(parse_whole_number)]
+ImageNumber = Annotated[
+    int,
+    Field(ge=0),
+    BeforeValidator(parse_whole_number),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}]}),
+]
 PageSize = Annotated[int, Field(ge=1, le=MAX_LIMIT), BeforeValidator(parse_whole_number)]
 Similarity = Annotated[float, Field(ge=-1, le=1, allow_inf_nan=False), BeforeValidator(parse_number)]
 Weight = Annotated[
@@ -115,13 +121,6 @@ Fields = Annotated[list[str], FailFast(), Field(max_length=MAX_FIELDS)]
 """Names of metadata."""
 Rerank = Literal["none", "expansion", "augmentation", "diffusion", "reciprocal"]
 EmbeddingFormat = Literal["json", "base64", "npy"]
-QueryParts = Annotated[
-    list["QueryPartParameters"],
-    BeforeValidator(parse_json_list),
-    Field(min_length=1, max_length=MAX_PARTS),
-    WithJsonSchema({"type": "string", "format": "json"}),
-]
-"""Parts of a query: a list in JSON, or its text in a form."""
 
 
 # Requests
@@ -156,7 +155,9 @@ class FilterParameters(_Request):
 class QueryPartParameters(_Body):
     """Part of a query: image, text, id or key, exactly one of the four, with its weight."""
 
-    image: Whole | None = Field(None, ge=0, description="Number of one of the images of the request, from 0")
+    image: ImageNumber | None = Field(
+        None, description="Number of one of the images of the request, from 0; in a JSON body also base64 of an image"
+    )
     text: str | None = Field(None, max_length=MAX_QUERY_TEXT, description="A text")
     id: IdText | None = Field(None, description="Id of an item")
     key: ItemKey | None = Field(None, description="Key of an item")
@@ -170,6 +171,26 @@ class QueryPartParameters(_Body):
         if self.crop is not None and self.image is None:
             raise ValueError('expected "crop" beside an "image"')
         return self
+
+
+QueryParts = Annotated[
+    list[QueryPartParameters],
+    BeforeValidator(parse_json_list),
+    Field(min_length=1, max_length=MAX_PARTS),
+    WithJsonSchema(
+        {
+            "type": "string",
+            "format": "json",
+            "contentSchema": {
+                "type": "array",
+                "minItems": 1,
+                "maxItems": MAX_PARTS,
+                "items": QueryPartParameters.model_json_schema(),
+            },
+        }
+    ),
+]
+"""Parts of a query: a list in JSON, or its text in a form."""
 
 
 class SearchParameters(FilterParameters):

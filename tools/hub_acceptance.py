@@ -27,7 +27,8 @@ import timm
 import torch
 import transformers
 from PIL import Image
-from timm.data import create_transform, resolve_model_data_config
+from timm.data.config import resolve_model_data_config
+from timm.data.transforms_factory import create_transform
 
 import zoo
 from zoo import paths
@@ -127,7 +128,10 @@ def _backbone_checks(baseline: Baseline) -> Iterator[Check]:
     )
     theirs = timm.create_model(f"local-dir:{snapshot}", pretrained=True, num_classes=0).eval()
     count = sum(parameter.numel() for parameter in theirs.parameters())
-    table = {"dim": (baseline.dim, model.dim), "size": (baseline.size, model.preprocessing.crop)}
+    table: dict[str, tuple[Any, Any]] = {
+        "dim": (baseline.dim, model.dim),
+        "size": (baseline.size, model.preprocessing.crop),
+    }
     table |= {"parameters": (baseline.parameters, count), "licence": (baseline.licence, model.card.licence)}
     wrong = [f"{name} {row} in the table, {found} found" for name, (row, found) in table.items() if row != found]
     yield Check("table", not wrong, "; ".join(wrong) or "dim, size, parameters and licence as in the table")

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from io import BytesIO
@@ -14,7 +15,7 @@ import numpy as np
 from PIL import Image as Pillow
 
 from serving.gallery.types import check_key
-from zoo.data.images import DEFAULT_LIMITS, open_image
+from zoo.data.images import DEFAULT_LIMITS, ImageLike, open_image
 from zoo.errors import GalleryError, ImageError, UsageError
 
 MAX_IMAGES, MAX_BYTES, MAX_LINES = 32, 24 * 2**20, 10_000  # of one request, within the defaults of the service
@@ -45,14 +46,14 @@ def listed_images(images: Images) -> list[Any]:
     return list(images) if isinstance(images, Iterable) and not isinstance(images, Image) else [images]
 
 
-def encode_image(image: Image) -> SentImage:
+def encode_image(image: ImageLike) -> SentImage:
     if isinstance(image, bytes):
         return SentImage("", image)
     if isinstance(image, Pillow.Image | np.ndarray):
         png, pixels = BytesIO(), np.asarray(open_image(image))
         Pillow.fromarray(pixels).save(png, "PNG")  # only the pixels: no EXIF, no comments
         return SentImage("", png.getvalue())
-    if not isinstance(image, str | Path):
+    if not isinstance(image, str | os.PathLike):
         kinds = "a path, the bytes of an image file, a PIL image or a uint8 array"
         raise UsageError(f"an image must be {kinds}, not a {type(image).__name__}.", code="unreadable-image")
     try:
@@ -79,7 +80,7 @@ def images_by_request(
     yield start, files
 
 
-def encode_query(image: Image) -> SentImage:
+def encode_query(image: ImageLike) -> SentImage:
     """Return the file of an image to search by or to embed; of a large one, a smaller picture."""
     file = encode_image(image)
     return shrunk(file) if len(file.data) > QUERY_BYTES else file

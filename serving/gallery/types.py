@@ -267,9 +267,9 @@ class Hit:
         key: The user's own name of the item, None without one.
         similarity: The cosine, from -1 to 1.
         p_same: Probability that it has the query's class (see `zoo.evaluation.calibration`), 1 for the identical image;
-            None without a calibration and for texts.
+            None without a calibration, for texts and for sums.
         likely: Whether it is likely to show what the query shows, by the gallery's calibration or the model's default
-            curve (see `zoo.evaluation.relevance`); None where neither is known, and for texts.
+            curve (see `zoo.evaluation.relevance`); None where neither is known, for texts and for sums.
         rerank_score: What orders re-ranked results, the highest first; None for others.
         also: Other items with the same image, at most `MAX_ALSO`.
         group: Value that no other result has, where results are grouped by a key of the metadata.

@@ -67,7 +67,7 @@ class _Query:
         check_at_least("-k", self.k, 1)
 
     def __str__(self) -> str:
-        words = []
+        words: list[str] = []
         for part in self.parts:
             ((kind, value),) = _described(part).items()
             sign = "-" if part.weight < 0 else "+" if words else ""
