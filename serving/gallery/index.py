@@ -48,7 +48,7 @@ MAX_K_FACTOR = 4
 """For more than this many times the k that an approximate index was measured at, search is exact."""
 
 _QUERIES_AT_ONCE = 32
-_PROBES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_PROBES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 
 
 @dataclass(frozen=True)
