@@ -347,7 +347,7 @@ def main() -> None:
             flat = real_vectors(args.vectors, n, args.dim)
         else:
             flat = build_index(KINDS["flat"], vectors(n, args.dim))
-        kinds(found, flat, args.recall, ["flat", *(name for name in args.kinds if name != "flat")], args.peers)
+        kinds(found, flat, args.recall, args.kinds, args.peers)
         if args.picture:
             draw(args.picture, found.parts)
     if args.open:
