@@ -48,7 +48,7 @@ MAX_K_FACTOR = 4
 """For more than this many times the k that an approximate index was measured at, search is exact."""
 
 _QUERIES_AT_ONCE = 32
-_PROBES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_PROBES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 
 
 @dataclass(frozen=True)
@@ -476,10 +476,10 @@ def _lists(n: int) -> int:
 def _ivf_rabitq(n: int, dim: int) -> str:
     """Return lists around centroids, and one bit for each number of a vector (RaBitQ; Gao and Long, SIGMOD 2024).
 
-    A vector takes dim / 8 bytes, 8 for two factors of its estimate, and 8 for its row. The sqrt(n) lists are fewer than
-    `_lists`: each one that is probed costs a table of the query, and their centroids count among a vector's bytes.
+    A vector takes dim / 8 bytes, 8 for two factors of its estimate, and 8 for its row. There are a fifth as many lists
+    as `_lists`: each one that is probed costs a table of the query, and centroids count among a vector's bytes.
     """
-    return f"IVF{max(1, int(math.sqrt(n)))},RaBitQfs"
+    return f"IVF{max(1, int(0.8 * math.sqrt(n)))},RaBitQfs"
 
 
 def _plain(effort: int, selector: faiss.IDSelector | None) -> faiss.SearchParameters:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -83,12 +83,20 @@ def measure_kind(
         return None
     approximate = None if name == "flat" else build_index(kind, vectors)
     seconds = round(time.perf_counter() - start, 3)
+    return fastest_setting(name, replace(exact, approximate=approximate), sample, floor, seconds)
+
+
+def fastest_setting(
+    name: str, built: FrozenIndex, sample: QuerySample, floor: float, seconds: float
+) -> tuple[FrozenIndex, IndexMeasurement] | None:
+    """Return an index of a kind with its fastest setting that has the recall; None if no setting has it."""
+    kind = find_kind(name)
     measured: list[tuple[IndexMeasurement, FrozenIndex]] = []
     for shortlist in kind.shortlists:
         for effort in kind.efforts:
             setting = IndexSetting(name, effort, shortlist)
-            frozen = FrozenIndex(exact.exact, exact.ids, approximate, setting, sample.k)
-            index = Index(vectors.shape[1], frozen)
+            frozen = replace(built, setting=setting, k=sample.k)
+            index = Index(built.exact.d, frozen)
             if (recall := measure_recall(index, sample)) >= floor:
                 milliseconds = _measure_milliseconds(index, sample)
                 measured.append((IndexMeasurement(setting, recall, milliseconds, seconds), frozen))

@@ -3,6 +3,8 @@
     python tests/benchmarks/bench_gallery.py [--rows 10000 100000] [--dim 128] [--recall 0.99] [--open 100000]
     python tests/benchmarks/bench_gallery.py --rows 10000 100000 1000000 --held 20000 1000000 --open 1000000 \
         --json gallery.json --picture gallery.png
+    OMP_NUM_THREADS=1 python tests/benchmarks/bench_gallery.py --vectors rows.npy --rows 200000 --dim 224 \
+        --peers usearch hnswlib --changes 0 --open 0
 
 The first part times a reader that catches up with 10,000 changes of another process (5,000 items added, 5,000 removed),
 in galleries of --held items; the target is 100 ms. The second builds every kind over the same vectors, finds its
@@ -13,7 +15,9 @@ gallery, and its peak of private memory is printed with the size of the vectors.
 that an interrupted run keeps its figures.
 
 Vectors are synthetic: classes around centres, with a spectrum that falls like that of trained embeddings. Vectors
-without structure are harder than those of any model.
+without structure are harder than those of any model. The second part takes the rows of --vectors instead, cut to --dim
+numbers. If it needs more rows, it makes them: points between a row and one of its neighbours, with noise of a third of
+their distance. --peers adds indexes of other libraries in the same run.
 """
 
 from __future__ import annotations
@@ -24,8 +28,12 @@ import platform
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -34,9 +42,10 @@ import faiss
 import numpy as np
 
 from serving.gallery import NewItem, Thumbnail, VectorGallery
-from serving.gallery.index import KINDS, FrozenIndex, build_index
-from serving.gallery.tune import measure_kind, sample_vectors
+from serving.gallery.index import KINDS, FrozenIndex, Index, build_index, stored_vectors
+from serving.gallery.tune import fastest_setting, sample_vectors
 from tests.benchmarks.gallery_picture import draw
+from tests.benchmarks.index_peers import PEERS, latency, measure_peer
 from zoo.data.preprocessing import Preprocessing
 from zoo.files import write_json
 from zoo.models.card import Card
@@ -82,7 +91,7 @@ class Found:
 
     def __init__(self, path: Path | None, **setting: object) -> None:
         self.path = path
-        self.parts: dict[str, Any] = {"setting": setting, "catching_up": [], "kinds": [], "opening": []}
+        self.parts: dict[str, Any] = {"setting": setting, "catching_up": [], "kinds": [], "peers": [], "opening": []}
 
     def add(self, part: str, **figures: object) -> None:
         self.parts[part].append(figures)
@@ -204,37 +213,101 @@ def open_large(found: Found, n: int, dim: int, repeats: int) -> None:
     )
 
 
-def kinds(found: Found, n: int, dim: int, recall: float, names: Sequence[str]) -> None:
-    rows = vectors(n, dim)
-    exact, sample = FrozenIndex(build_index(KINDS["flat"], rows), np.arange(n)), sample_vectors(np.arange(n), rows, 10)
+def real_vectors(file: Path, n: int, dim: int) -> faiss.Index:
+    """Return a flat index of n unit rows: those of a file, in random order, and points between neighbours."""
+    stored, rng = np.load(file, mmap_mode="r"), np.random.default_rng(0)
+    index, real = faiss.IndexFlatIP(dim), min(n, len(stored))
+    index.codes.resize(n * index.code_size)  # the rows are made in its memory
+    index.ntotal = n
+    out = stored_vectors(index)
+    chosen = rng.permutation(len(stored))[:real]
+    for start in range(0, real, BATCH):
+        block = np.asarray(stored[np.sort(chosen[start : start + BATCH])][:, :dim], np.float32)
+        out[start : start + len(block)] = block / np.linalg.norm(block, axis=1, keepdims=True)
+    if n > real:
+        near = faiss.IndexFlatIP(min(dim, 224))
+        near.add(np.ascontiguousarray(out[:BATCH, : near.d]))
+        _, partners = near.search(np.ascontiguousarray(out[:real, : near.d]), 6)
+    for start in range(real, n, BATCH):
+        size = min(BATCH, n - start)
+        own = rng.integers(real, size=size)
+        partner = partners[own, rng.integers(1, 6, size=size)]
+        step = out[partner] - out[own]
+        noise = rng.standard_normal((size, dim), np.float32) / dim**0.5
+        noise *= np.linalg.norm(step, axis=1, keepdims=True) / 3
+        block = out[own] + rng.uniform(0.1, 0.5, (size, 1)).astype(np.float32) * step + noise
+        out[start : start + size] = block / np.linalg.norm(block, axis=1, keepdims=True)
+    return index
+
+
+def kinds(found: Found, flat: faiss.Index, recall: float, names: Sequence[str], peers: Sequence[str]) -> None:
+    rows = stored_vectors(flat)
+    n, dim = rows.shape
+    exact, sample = FrozenIndex(flat, np.arange(n)), sample_vectors(np.arange(n), rows, 10)
     assert sample
     print(f"{n:,} x {dim}, recall of the 10 nearest at least {recall}; exact vectors take {4 * dim} bytes each")
-    print(f"{'kind':<11}{'effort':>7}{'shortlist':>10}{'build s':>9}{'bytes':>7}{'recall':>8}{'ms':>8}{'x flat':>8}")
-    flat = None
+    print(f"{'kind':<11}{'effort':>7}{'shortlist':>10}{'build s':>9}{'cpu s':>8}{'bytes':>7}", end="")
+    print(f"{'recall':>8}{'ms':>8}{'cpu ms':>8}{'peak MiB':>9}")
     for name in names:
-        measured = measure_kind(name, exact, rows, sample, recall)
+        start, busy = time.perf_counter(), time.process_time()
+        with private_peak() as peak:
+            built = exact if name == "flat" else replace(exact, approximate=build_index(KINDS[name], rows))
+        seconds, busy = time.perf_counter() - start, time.process_time() - busy
+        measured = fastest_setting(name, built, sample, recall, seconds)
         if measured is None:
             print(f"{name:<11}{'no setting holds the recall':>40}", flush=True)
             continue
         frozen, one = measured
-        flat = flat or one.milliseconds
         size = 0 if frozen.approximate is None else _bytes(frozen.approximate) / n
-        print(
-            f"{name:<11}{one.setting.effort:>7}{one.setting.shortlist:>10}{one.seconds:>9.1f}{size:>7.0f}"
-            f"{one.recall:>8.4f}{one.milliseconds:>8.3f}{flat / one.milliseconds:>8.1f}",
-            flush=True,
-        )
-        found.add(
-            "kinds",
-            rows=n,
-            kind=name,
-            effort=one.setting.effort,
-            shortlist=one.setting.shortlist,
-            build_seconds=one.seconds,
-            bytes_beside_exact=size,
-            recall=one.recall,
-            milliseconds=one.milliseconds,
-        )
+        figures: dict[str, Any] = {
+            "kind": name,
+            "effort": one.setting.effort,
+            "shortlist": one.setting.shortlist,
+            "recall": one.recall,
+            "build_seconds": one.seconds,
+            "build_processor_seconds": busy,
+            "build_peak_mib": peak[0],
+            "bytes_beside_exact": size,
+            **latency(partial(Index(dim, frozen).search, k=10), sample),
+        }
+        show(figures, size)
+        found.add("kinds", rows=n, **figures)
+    for name in peers:
+        figures = measure_peer(name, rows, sample, recall)
+        show(figures, figures["bytes"])
+        found.add("peers", rows=n, **figures)
+
+
+@contextmanager
+def private_peak() -> Iterator[list[float]]:
+    """Yield a list whose number is, after the block, how many MiB of private memory the block took at most."""
+
+    def private() -> float:
+        lines = Path("/proc/self/status").read_text("utf-8").splitlines()
+        return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("RssAnon"))
+
+    def watch() -> None:
+        while not done.wait(0.02):
+            peak[0] = max(peak[0], private() - before)
+
+    before, peak, done = private(), [0.0], threading.Event()
+    watching = threading.Thread(target=watch)
+    watching.start()
+    try:
+        yield peak
+    finally:
+        done.set()
+        watching.join()
+
+
+def show(figures: dict[str, Any], size: float) -> None:
+    print(
+        f"{figures['kind']:<11}{figures['effort']:>7}{figures.get('shortlist', 1):>10}{figures['build_seconds']:>9.1f}"
+        f"{figures['build_processor_seconds']:>8.1f}{size:>7.1f}{figures['recall']:>8.4f}"
+        f"{figures['milliseconds']:>8.3f}{figures['processor_milliseconds']:>8.3f}",
+        end="",
+    )
+    print(f"{figures.get('build_peak_mib', 0):>9.0f}", flush=True)
 
 
 def _bytes(index: faiss.Index) -> int:
@@ -254,6 +327,8 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--recall", type=float, default=0.99)
     parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=list(KINDS))
+    parser.add_argument("--peers", nargs="*", default=[], choices=list(PEERS), help="indexes of other libraries")
+    parser.add_argument("--vectors", type=Path, metavar="FILE", help="embeddings [n, d], .npy, for the second part")
     parser.add_argument("--changes", type=int, default=10_000, help="0 leaves this part out")
     parser.add_argument("--held", type=int, nargs="*", default=[20_000], help="items of the galleries that catch up")
     parser.add_argument("--open", type=int, default=100_000, help="vectors; 0 leaves this part out")
@@ -268,7 +343,11 @@ def main() -> None:
     for held in args.held if args.changes else ():
         catch_up(found, held, args.dim, args.changes, args.repeats)
     for n in args.rows:
-        kinds(found, n, args.dim, args.recall, ["flat", *(name for name in args.kinds if name != "flat")])
+        if args.vectors:
+            flat = real_vectors(args.vectors, n, args.dim)
+        else:
+            flat = build_index(KINDS["flat"], vectors(n, args.dim))
+        kinds(found, flat, args.recall, args.kinds, args.peers)
         if args.picture:
             draw(args.picture, found.parts)
     if args.open:

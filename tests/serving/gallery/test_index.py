@@ -241,7 +241,7 @@ def test_bits_with_exact_scores_survive_every_change_of_a_gallery(many: Path) ->
         for row, query in zip(hits, queries, strict=True):
             products = [float(vectors[hit.id].astype(np.float64) @ query.astype(np.float64)) for hit in row]
             np.testing.assert_allclose([hit.similarity for hit in row], products, atol=1e-6)
-        label = gallery.store.item(next(iter(vectors))).label
+        label = gallery.store.item(next(iter(vectors))).label or ""
         ids = [item for item, name in gallery.store.labels().items() if name == label]
         (some,) = gallery.search(queries[:1], 10, selection=Filter((label,)))
         assert [hit.id for hit in some] == naive({item: vectors[item] for item in ids}, queries[0], 10)
