@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from serving.client import AsyncClient, Client
     from serving.galleries import Gallery, index
     from training.named import distill, finetune, train
+    from training.studies.named import study
     from zoo import data, errors, evaluation, losses, miners, samplers
     from zoo.errors import ZooError
     from zoo.evaluation.evaluate import evaluate
@@ -55,6 +56,7 @@ __all__ = [
     "miners",
     "push",
     "samplers",
+    "study",
     "train",
 ]
 
@@ -77,6 +79,7 @@ _MODULES = {
     "list_recipes": "zoo.models.catalogue",
     "load": "zoo.models.load",
     "push": "zoo.hub.push",
+    "study": "training.studies.named",
     "train": "training.named",
 }
 _SUBMODULES = ("data", "errors", "evaluation", "losses", "miners", "samplers")
