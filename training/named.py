@@ -171,7 +171,7 @@ def train(
             "cached features are of a trunk already; leave backbone and head out.", code="conflicting-options"
         )
     with _own_parts(loss=loss, miner=miner, sampler=sampler, backbone=backbone, head=head) as own:
-        settings = [*preprocessing_settings(backbone), *_as_texts(settings), *own]
+        settings = [*preprocessing_settings(backbone), *setting_texts(settings), *own]
         resolved = resolve_run(
             recipe,
             data,
@@ -221,7 +221,7 @@ def train_seeds(recipe: str, seeds: int, **options: Any) -> list[str]:
     check_at_least("seeds", seeds, 1)
     parts = {key: options.pop(key, None) for key in PARTS}
     with _own_parts(**parts) as own:
-        settings = [*preprocessing_settings(parts["backbone"]), *_as_texts(options.get("settings", ())), *own]
+        settings = [*preprocessing_settings(parts["backbone"]), *setting_texts(options.get("settings", ())), *own]
         return _train_seeds(recipe, seeds, {**options, "settings": settings})
 
 
@@ -296,7 +296,7 @@ def finetune(
     check_at_least("--views", views, 0)
     check_share(test_share)
     request = FinetuneRequest(
-        reference, name, method, tune, _as_texts(settings), test_share, seed, views, device, replace
+        reference, name, method, tune, setting_texts(settings), test_share, seed, views, device, replace
     )
     return run_finetune(images, request, progress)
 
@@ -359,7 +359,7 @@ def distill(
     images = table_of(images)
     check_source(None if images is None else str(images), dataset, None if data is None else str(data))
     check_share(test_share)
-    student = Student(name, backbone, loss, dim, size, pretrained, tuple(_as_texts(settings)), seed)
+    student = Student(name, backbone, loss, dim, size, pretrained, tuple(setting_texts(settings)), seed)
     plan = plan_distillation(reference, student, replace)
     from training.distillation.distil import distil
 
@@ -389,7 +389,7 @@ def _own_images(data: Images | None, dataset: str | None) -> tuple[ImagePath | N
     return path, FOLDER if dataset is None and table.is_own_table(path) else dataset
 
 
-def _as_texts(settings: RecipeSettings) -> list[str]:
+def setting_texts(settings: RecipeSettings) -> list[str]:
     """Return settings as `key=value`."""
     if isinstance(settings, str):
         raise UsageError(
@@ -401,7 +401,7 @@ def _as_texts(settings: RecipeSettings) -> list[str]:
 
 
 def _changes(settings: RecipeSettings, dataset: str | None) -> list[str]:
-    return [*_as_texts(settings), *([f"data.dataset={dataset}"] if dataset else [])]
+    return [*setting_texts(settings), *([f"data.dataset={dataset}"] if dataset else [])]
 
 
 def _new_name(name: str | None, source: str, ending: str) -> str:

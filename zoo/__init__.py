@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from serving.galleries import Gallery, index
     from serving.gallery.query import QueryPart
     from training.named import distill, finetune, train
+    from training.studies.named import study
     from zoo import data, errors, evaluation, losses, miners, samplers
     from zoo.errors import ZooError
     from zoo.evaluation.evaluate import evaluate
@@ -57,6 +58,7 @@ __all__ = [
     "miners",
     "push",
     "samplers",
+    "study",
     "train",
 ]
 
@@ -80,6 +82,7 @@ _MODULES = {
     "list_recipes": "zoo.models.catalogue",
     "load": "zoo.models.load",
     "push": "zoo.hub.push",
+    "study": "training.studies.named",
     "train": "training.named",
 }
 _SUBMODULES = ("data", "errors", "evaluation", "losses", "miners", "samplers")

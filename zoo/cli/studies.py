@@ -174,9 +174,12 @@ def run(
     if (study is None) == (not arms):
         raise UsageError("name a study, or arms of your own with --arm; one of the two.", code="conflicting-options")
     if study is None:
-        studies, dataset = _own_study(arms or (), dataset, as_published)
+        from training.studies.named import typed_study
+
+        studies, dataset = typed_study(arms or (), dataset, as_published)
     else:
         studies, dataset = _named_studies(study, dataset, as_published, quiet)
+    from training.studies.named import plan_from_options, study_folder
     from training.studies.plan import RunSchedule, adapt_to_dataset, weights_by_study
     from training.studies.runner import prepare_contexts
 
@@ -196,25 +199,13 @@ def run(
             margins or (),
             trials,
         )
-        folder = _study_folder(part, dataset, out, alone=len(studies) == 1)
+        folder = study_folder(part, dataset, out, alone=len(studies) == 1)
         schedules.append(RunSchedule(adapt_to_dataset(plan), folder))
     if all(part.as_published for part in studies):
         _check_published_code(schedules)
     contexts = prepare_contexts(schedules, data, device, only or [], other_studies or [])
     begun = [schedule.begin() for schedule in schedules]
     return _perform(begun, contexts, only or [], other_studies or [], Output(as_json, quiet, latex))
-
-
-def _own_study(arms: Sequence[str], dataset: str | None, as_published: bool) -> tuple[list[Study], str]:
-    """Return the study of arms of the user, and its data set."""
-    from training.studies.own import own_dataset, own_study
-    from training.studies.study import study_as_published
-    from zoo.data import check_dataset
-
-    study = own_study(arms)
-    if dataset is not None:
-        check_dataset(dataset)
-    return [study_as_published(study) if as_published else study], own_dataset(study) if dataset is None else dataset
 
 
 def _named_studies(study: str, dataset: str | None, as_published: bool, quiet: bool) -> tuple[list[Study], str]:
@@ -246,74 +237,6 @@ def _check_published_code(schedules: Sequence[RunSchedule]) -> None:
             "Leave the option out.",
             code="option-without-effect",
         )
-
-
-def plan_from_options(
-    study: Study,
-    dataset: str,
-    seeds: int | None = None,
-    select: str | None = None,
-    settings: Sequence[str] = (),
-    data: str | None = None,
-    only: Sequence[str] = (),
-    weights: Sequence[str] = (),
-    rates: Sequence[float] = (),
-    margins: Sequence[str] = (),
-    budget: int = 0,
-) -> Plan:
-    """Return the plan of a study from the options of `zoo benchmark run`.
-
-    Args:
-        study: The study; its own seeds and selections are the defaults.
-        dataset: Name of the data set.
-        seeds: Number of seeds of each arm.
-        select: "last", "validation" or "both".
-        settings: Changes of all recipes, as KEY=VALUE.
-        data: Folder of the data set.
-        only: Labels of the arms to run; empty for all.
-        weights: Weights of backbones of the study, as BACKBONE=DIR.
-        rates: Learning rates that trials begin with.
-        margins: Margins of equivalence, as METRIC=MARGIN.
-        budget: Number of trials of each arm, if they are more than the rates.
-    """
-    from training.studies.plan import Plan
-    from training.studies.study import SELECTIONS
-
-    selections = study.selections
-    if select is not None:
-        selections = SELECTIONS if select == "both" else (select,)
-    count = study.seeds if seeds is None else seeds
-    return Plan(
-        study,
-        dataset,
-        count,
-        selections,
-        tuple(settings),
-        data,
-        tuple(only),
-        tuple(weights),
-        tuple(rates),
-        margins=tuple(margins),
-        budget=budget,
-    )
-
-
-def _study_folder(study: Study, dataset: str, out: Path | None = None, alone: bool = True) -> Path:
-    """Return the folder of a study.
-
-    Args:
-        study: The study.
-        dataset: Name of the data set.
-        out: Folder of --out; None for a folder in the local zoo.
-        alone: Whether the command runs this study alone; several studies get one folder each in `out`.
-    """
-    from training.studies.study import slug
-    from zoo import paths
-
-    if out is None:
-        name = "-".join(("own", *study.labels)) if study.own_arms else study.name
-        return paths.home() / "studies" / f"{slug(name)[:100]}-{dataset}"
-    return out if alone else out / slug(study.name)
 
 
 def _perform(
@@ -430,6 +353,7 @@ def plan_in_folder(folder: Path, only: Sequence[str], trust_code: bool = False) 
 
 def _begun_folders(study: str, dataset: str | None) -> list[Path]:
     """Return a study's folder or, with a data set, the folders of the studies of this name that were begun on it."""
+    from training.studies.named import study_folder
     from training.studies.papers import check_name, find_studies
     from training.studies.plan import PLAN_FILE
     from training.studies.study import STUDY_NAME
@@ -441,7 +365,7 @@ def _begun_folders(study: str, dataset: str | None) -> list[Path]:
                 f"there is no folder {study}; of a study by its name give --dataset too.", code="missing-value"
             )
         return [Path(study)]
-    folders = [_study_folder(part, dataset) for part in find_studies(study, dataset)]
+    folders = [study_folder(part, dataset) for part in find_studies(study, dataset)]
     begun = [folder for folder in folders if (folder / PLAN_FILE).exists()]
     if not begun:
         raise UsageError(

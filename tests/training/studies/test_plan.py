@@ -15,6 +15,7 @@ from tests.training.studies import toys
 from tests.training.studies.toys import finish
 from tests.zoo.report.test_model import Reader
 from training.studies import papers
+from training.studies.named import plan_from_options
 from training.studies.papers import find_study
 from training.studies.plan import Plan, RunSchedule, read_plan, write_plan
 from training.studies.render import as_html, as_markdown, command_of, command_of_search, to_json
@@ -22,7 +23,7 @@ from training.studies.report import build_report
 from training.studies.results import RESULTS_FILE
 from training.studies.search import SearchPlan
 from training.studies.study import Study
-from zoo.cli.studies import plan_from_options, plan_in_folder
+from zoo.cli.studies import plan_in_folder
 from zoo.errors import TrainingError, UsageError
 
 

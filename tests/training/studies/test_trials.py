@@ -18,6 +18,7 @@ from tests.raising import raises
 from tests.training.studies import toys
 from training.api import train_network
 from training.studies import measure, papers, runner
+from training.studies.named import plan_from_options
 from training.studies.plan import PLAN_FILE, Plan, RunSchedule, read_plan
 from training.studies.render import as_html, as_markdown, command_of, to_json
 from training.studies.report import build_report
@@ -26,7 +27,6 @@ from training.studies.runner import claim_folder, create_study_context, run_sche
 from training.studies.study import R1, Arm, Study
 from training.studies.trials import TRIALS_FILE, TrialSearch, TrialValues, trial_folder
 from zoo.cli.main import main
-from zoo.cli.studies import plan_from_options
 from zoo.errors import DatasetError, DivergedError, TrainingError, UsageError
 from zoo.files import complete_lines
 

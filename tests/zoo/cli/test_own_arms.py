@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import zoo
 from tests.raising import raises
 from training.studies.own import own_study
 from training.studies.study import resolve_recipes
@@ -100,3 +102,45 @@ def test_own_arms_are_trained_tried_compared_and_continued(folder: Path, capsys:
         assert "\\toprule" in capsys.readouterr().out
     finally:
         sys.modules.pop("armloss", None)
+
+
+@pytest.mark.slow
+def test_objects_are_arms_of_a_study_in_python(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(folder))
+    import armloss  # type: ignore[import-not-found]
+
+    own = {"recipe": "margin-conv4-glyphs", "miner": "none"}
+    arms = {
+        "margin": "margin-conv4-glyphs",
+        "one": {**own, "loss": armloss.MyLoss()},
+        "two": {**own, "loss": armloss.MyLoss(2.5), "settings": {"optimizer.lr": 0.002}},
+    }
+    short = {"schedule.epochs": 1, "schedule.steps": 2}
+    try:
+        compared = zoo.study(arms, seeds=1, settings=short, out="study")
+        recipes = json.loads((folder / "study/plan.json").read_text())["recipes"]
+        weights = {label: recipes[label]["0"]["objective"]["loss_args"].get("weight") for label in arms}
+        assert weights == {"margin": None, "one": 1.0, "two": 2.5}
+        assert {row["arm"] for row in compared.report["rows"]} == set(arms)
+        assert "\\toprule" in compared.latex()
+        assert "<table" in compared._repr_html_()
+        before = (folder / "study/results.jsonl").read_bytes()
+        zoo.study(arms, seeds=1, settings=short, out="study")
+        assert (folder / "study/results.jsonl").read_bytes() == before
+    finally:
+        sys.modules.pop("armloss", None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "arms"),
+    [
+        (UsageError, "missing-value", {"a": "margin-conv4-glyphs"}),
+        (UsageError, "invalid-value", {"a": "margin-conv4-glyphs", "b": {"loss": "ms"}}),
+        (UsageError, "invalid-value", {"a": "margin-conv4-glyphs", "b=c": "ms-conv4-glyphs"}),
+        (UsageError, "unknown-name", {"a": "margin-conv4-glyphs", "b": {"recipe": "ms-conv4-glyphs", "lss": "ms"}}),
+        (RecipeError, "unknown-name", {"a": "margin-conv4-glyphs", "b": "ms-conv4-gliphs"}),
+    ],
+)
+def test_other_arms_of_python_are_refused(kind: type[ZooError], code: str, arms: dict[str, Any]) -> None:
+    with raises(kind, code):
+        zoo.study(arms)

@@ -32,6 +32,11 @@ def test_every_shipped_model_gives_the_same_vectors_there(name: str) -> None:
     assert (theirs * ours).sum(axis=1).min() > 0.99999
 
 
+def test_without_trust_the_folder_is_refused_with_the_argument_that_is_missing() -> None:
+    with pytest.raises(ValueError, match="trust_remote_code"):
+        sentence_transformers.SentenceTransformer(str(SHIPPED / "margin-conv4-glyphs"), device="cpu")
+
+
 def test_training_continues_there_and_comes_back(tmp_path: Path) -> None:
     model = opened(SHIPPED / "margin-conv4-glyphs")
     before = model.encode(pictures())

@@ -11,12 +11,12 @@ import pytest
 
 from training.losses import LOSSES
 from training.methods import METHODS
+from training.studies.named import plan_from_options
 from training.studies.papers import find_study
 from training.studies.papers.reality_2026 import BASELINES, OBJECTIVES
 from training.studies.plan import Plan
 from training.studies.study import MAP_AT_R
 from training.studies.trials import METHOD_CONSTANTS, TrialValues, main_constant
-from zoo.cli.studies import plan_from_options
 
 PROTOCOL = (Path(__file__).parents[4] / "docs" / "lab" / "protocol-2026.md").read_text(encoding="utf-8")
 STUDY = find_study("claims/reality-2026")
