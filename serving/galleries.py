@@ -109,6 +109,7 @@ class Gallery:
         label: str | Sequence[str] = (),
         where: Mapping[str, Any] | None = None,
         group_by: str | None = None,
+        fields: Sequence[str] = (),
     ) -> list[Hit]:
         """Return the images nearest to an image, to an item (without itself) or to a text, exactly one of the three.
 
@@ -122,6 +123,7 @@ class Gallery:
             label: The label, or several, that a hit may have (default: any).
             where: The metadata of a hit: of each key a value, a list of values, or a range `{"gte": 1900, "lt": 1950}`.
             group_by: "label" or a key of the metadata: of the items with one value only the nearest is a hit.
+            fields: The names of the metadata that the hits carry; "*" for all (default: none).
 
         Returns:
             The hits, the best first.
@@ -138,7 +140,8 @@ class Gallery:
         selection = Filter((label,) if isinstance(label, str) else tuple(label), dict(where or {}))
         key, number = (item, None) if isinstance(item, str) else (None, item)
         result = self.searcher.find(
-            SearchQuery(image, number, text, key), SearchOptions(k, selection=selection, group_by=group_by)
+            SearchQuery(image, number, text, key),
+            SearchOptions(k, selection=selection, group_by=group_by, fields=fields),
         )
         if result.truncated:
             note("the text is longer than the model reads; its end was left out.")

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from training.named import distill, finetune, train
     from zoo import data, errors, evaluation, losses, miners, samplers
     from zoo.errors import ZooError
+    from zoo.evaluation.baseline import baseline
     from zoo.evaluation.evaluate import evaluate
     from zoo.hub.push import Publication, push
-    from zoo.models.baseline import baseline
     from zoo.models.catalogue import info, list_models, list_recipes
     from zoo.models.load import Embedder, load
 
@@ -66,7 +66,7 @@ _MODULES = {
     "Gallery": "serving.galleries",
     "Publication": "zoo.hub.push",
     "ZooError": "zoo.errors",
-    "baseline": "zoo.models.baseline",
+    "baseline": "zoo.evaluation.baseline",
     "distill": "training.named",
     "evaluate": "zoo.evaluation.evaluate",
     "export": "exports.variants",

@@ -18,7 +18,7 @@ from serving.gallery.calibration import background_of, stored_calibration
 from serving.gallery.encoder import Encoder, Timer, untimed
 from serving.gallery.filters import EVERYTHING, Filter
 from serving.gallery.gallery import VectorGallery
-from serving.gallery.types import DEFAULT_K, Block, Box, Hit, Item, OtherItem, check_key, is_address
+from serving.gallery.types import ALL_FIELDS, DEFAULT_K, Block, Box, Hit, Item, OtherItem, check_key, is_address
 from zoo.data.images import DEFAULT_LIMITS, ImageLike, Limits
 from zoo.errors import ItemNotFoundError, ModelNotFoundError, UsageError, VariantNotFoundError
 from zoo.evaluation.calibration import DEPTH, Background, Calibration, background
@@ -49,6 +49,7 @@ class SearchOptions:
         crop: Part of the query image: left, top, right, bottom as fractions of its sides.
         group_by: "label" or a key of the metadata: of the items with one value only the nearest is a result. An image
             without a value is a group of its own.
+        fields: Keys of the metadata that results carry; `ALL_FIELDS` for all.
         rerank: A name of `zoo.evaluation.rerank.order.METHODS`. It looks at `CANDIDATES` items or more on any page,
             as cuts remove some.
     """
@@ -61,6 +62,7 @@ class SearchOptions:
     crop: Box | None = None
     rerank: str = NONE
     group_by: str | None = None
+    fields: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,18 @@ class Searcher(Encoder):
         elif query.text is None and options.rerank == NONE:
             hits = self._judged(hits, vector, query.item)
         page = [hit for hit in hits if _is_likely(hit, options)][options.offset : end]
-        return SearchResult(page, truncated, query.item)
+        return SearchResult(self._with_metadata(page, options.fields), truncated, query.item)
+
+    def _with_metadata(self, hits: list[Hit], fields: Sequence[str]) -> list[Hit]:
+        """Return hits with the metadata under some keys; without keys as they are."""
+        if not fields:
+            return hits
+        items, chosen = self.gallery.store.items_by_id([hit.id for hit in hits]), set(fields)
+
+        def metadata(item: Item) -> dict[str, Any]:
+            return {key: value for key, value in item.metadata.items() if ALL_FIELDS in chosen or key in chosen}
+
+        return [replace(hit, metadata=metadata(items[hit.id])) if hit.id in items else hit for hit in hits]
 
     def _grouped_hits(
         self, query: SearchQuery, vector: np.ndarray, options: SearchOptions, end: int, with_background: bool

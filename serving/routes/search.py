@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -14,13 +13,12 @@ from serving.dependencies import Collection, CollectionDep, CpuQueueDep, Setting
 from serving.errors import RefusedError, error_json, invalid
 from serving.forms import UploadedImage, checked_images, read_request
 from serving.gallery.gallery import filter_notes, group_notes
-from serving.gallery.search import Searcher, SearchOptions, SearchQuery, SearchResult
-from serving.gallery.types import DEFAULT_K, Hit
+from serving.gallery.search import Searcher, SearchOptions, SearchQuery
+from serving.gallery.types import DEFAULT_K
 from serving.metrics import stage
 from serving.openapi import IMAGES, form_operation, refusals
 from serving.parameters import parse_item_id
 from serving.schemas import (
-    ALL_FIELDS,
     MAX_QUERY_TEXT,
     ErrorDetail,
     QueryInfo,
@@ -47,13 +45,10 @@ ORDER = {
 
 
 class Search(NamedTuple):
-    """The options and queries of a request, the description of each query in the answer, and the keys of the metadata
-    that results carry.
-    """
+    """The options and queries of a request, and the description of each query in the answer."""
 
     options: SearchOptions
     queries: list[tuple[SearchQuery, QueryInfo]]
-    fields: Sequence[str]
 
 
 async def _read_search(request: Request, settings: Settings) -> Search:
@@ -62,7 +57,7 @@ async def _read_search(request: Request, settings: Settings) -> Search:
         k = _k(parameters, settings.max_k)
         chosen = {option.name: getattr(parameters, option.name) for option in dataclasses.fields(SearchOptions)}
         options = SearchOptions(**chosen | {"k": k})
-        return Search(options, _queries(parameters, images, settings), parameters.fields)
+        return Search(options, _queries(parameters, images, settings))
 
 
 def _k(parameters: SearchParameters, max_k: int) -> int:
@@ -165,13 +160,8 @@ def _check_text_tower(searcher: Searcher) -> None:
 
 def _part(collection: Collection, search: Search, query: SearchQuery, info: QueryInfo, several: bool) -> SearchPart:
     """Return the answer to a query; to one of several, the answer may be the error of its image or text."""
-
-    def find(searcher: Searcher) -> tuple[SearchResult, dict[int, dict[str, Any]]]:
-        result = searcher.find(query, search.options)
-        return result, _metadata(searcher, result.hits, search.fields)
-
     try:
-        result, metadata = collection.current.run(find)
+        result = collection.current.run(lambda searcher: searcher.find(query, search.options))
     except (ImageError, TextError) as error:
         if not several:
             raise
@@ -180,20 +170,5 @@ def _part(collection: Collection, search: Search, query: SearchQuery, info: Quer
         info = QueryInfo(id=None, text=query.text, truncated=result.truncated)
     if query.key is not None:
         info = QueryInfo(id=result.item, key=query.key)
-    hits = [
-        SearchHit(**vars(hit), thumbnail=collection.thumbnail_path(hit.id), metadata=metadata.get(hit.id))
-        for hit in result.hits
-    ]
+    hits = [SearchHit(**vars(hit), thumbnail=collection.thumbnail_path(hit.id)) for hit in result.hits]
     return SearchPart(query=info, results=hits)
-
-
-def _metadata(searcher: Searcher, hits: Sequence[Hit], keys: Sequence[str]) -> dict[int, dict[str, Any]]:
-    """Return the metadata under some keys, of each hit by its id; nothing without keys."""
-    if not keys:
-        return {}
-    items = searcher.gallery.store.items_by_id([hit.id for hit in hits])
-    chosen = set(keys)
-    return {
-        number: {key: value for key, value in item.metadata.items() if ALL_FIELDS in chosen or key in chosen}
-        for number, item in items.items()
-    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from http import HTTPStatus
@@ -501,6 +501,7 @@ class _Query:
     labels: list[str]
     where: str | None
     group_by: str | None = None
+    fields: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_at_least("-k", self.k, 1)
@@ -525,6 +526,7 @@ class _Query:
   zoo search gallery/ --text "a red chair"
   zoo search gallery/ query.png --label wren --where '{"year": {"gte": 1900, "lt": 1950}}'
   zoo search gallery/ query.png --group-by label        the nearest image of each label
+  zoo search gallery/ query.png --fields price --fields colour
   zoo search --url http://127.0.0.1:3000 query.png --key-file key.txt
   zoo search --url http://127.0.0.1:3000 --collection birds query.png""",
 )
@@ -542,6 +544,10 @@ def search(
     group_by: Annotated[
         str | None,
         Option(metavar="KEY", help="show only the nearest image of each label, or of each value of this metadata key"),
+    ] = None,
+    fields: Annotated[
+        list[str] | None,
+        Option("--fields", metavar="KEY", help="metadata to show of each result, or '*' for all; repeatable"),
     ] = None,
     url: Annotated[str | None, Option(help="search at this service (zoo serve) instead of in a folder")] = None,
     collection: Annotated[
@@ -563,7 +569,7 @@ def search(
                 "with --url the service has the gallery and its model; give only an image, --id, --key or --text.",
                 code="option-without-effect",
             )
-        query = _Query(gallery, item, key, text, k, label or [], where, group_by)
+        query = _Query(gallery, item, key, text, k, label or [], where, group_by, tuple(fields or ()))
         _check_image(query.image)
         results = _search_service(query, url, collection, key_file)
     elif key_file is not None or collection is not None:
@@ -572,7 +578,7 @@ def search(
     elif gallery is None:
         raise UsageError("name the gallery folder to search, or a service with --url.", code="missing-value")
     else:
-        query = _Query(image, item, key, text, k, label or [], where, group_by)
+        query = _Query(image, item, key, text, k, label or [], where, group_by, tuple(fields or ()))
         results = _search_folder(query, gallery, model, runtime or "auto", precision or "fp32")
     if as_json:
         print_json({"query": query.to_json(), "results": [_result_json(result) for result in results]})
@@ -603,6 +609,7 @@ def _search_folder(query: _Query, gallery: str, model: str | None, runtime: str,
             label=query.labels,
             where=where,
             group_by=query.group_by,
+            fields=query.fields,
         )
 
 
@@ -627,6 +634,7 @@ def _search_service(query: _Query, url: str, collection: str | None, key_file: P
                 label=query.labels,
                 where=where,
                 group_by=query.group_by,
+                fields=query.fields,
             )
         except ServiceError as error:
             if error.code == "name_a_collection":
@@ -662,6 +670,8 @@ def _print_results(query: _Query, results: Sequence[Hit]) -> None:
         del columns["p_same"]
     if all(hit.key is None for hit in results):
         del columns["key"]
+    for field in dict.fromkeys(name for hit in results for name in hit.metadata or ()):
+        columns[_column_name(field, columns)] = [_value_text((hit.metadata or {}).get(field)) for hit in results]
     rows = list(zip(*columns.values(), strict=True))
     print_table(Table(list(columns), rows, numbers=("similarity", "p_same", "id")))
     show(*(f"{hit.source}: also {_places(hit)}" for hit in results if hit.also))
@@ -675,6 +685,15 @@ def _print_results(query: _Query, results: Sequence[Hit]) -> None:
         note(f"{len(results):,} found and {query.k:,} asked for: the gallery holds no more{condition}.")
 
 
+def _column_name(field: str, taken: Container[str]) -> str:
+    return f"{field} (metadata)" if field in taken else field
+
+
+def _value_text(value: Any) -> str:
+    """Return a value of metadata for a table."""
+    return "-" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
 def _places(hit: Hit) -> str:
     """Return where the image of a hit is besides, with keys and labels."""
     texts = []
@@ -686,6 +705,6 @@ def _places(hit: Hit) -> str:
 
 
 def _result_json(result: Hit) -> dict[str, Any]:
-    """Return a result without the score of re-ranking, which `zoo search` does not do, and without a missing group."""
-    left_out = {"rerank_score"} if result.group is not None else {"rerank_score", "group"}
-    return {name: value for name, value in asdict(result).items() if name not in left_out}
+    """Return a result without the score of re-ranking, which `zoo search` does not do, a missing group and metadata."""
+    missing = {name for name in ("group", "metadata") if getattr(result, name) is None}
+    return {name: value for name, value in asdict(result).items() if name not in {"rerank_score", *missing}}
