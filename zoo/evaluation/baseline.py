@@ -16,7 +16,7 @@ from zoo.console import note
 from zoo.data.dataset import Dataset, subset
 from zoo.data.folder import read_by_class
 from zoo.data.images import ImageLike
-from zoo.errors import ImageError, UsageError, check_at_least, missing
+from zoo.errors import EvaluationError, ImageError, UsageError, check_at_least, missing
 from zoo.evaluation.whitening import WhiteningComparison, compare_whitening
 from zoo.models.card import Card
 from zoo.models.load import AUTO, Embedder, load
@@ -227,7 +227,7 @@ class _Judge:
         identity = {"name": plain.name, "fingerprint": plain.fingerprint if plain.files else None}
         try:
             self.comparison = compare_whitening(features, read, identity, *self._fit)
-        except UsageError as error:
+        except (UsageError, EvaluationError) as error:  # EvaluationError: an image has no features at all
             self.not_compared = str(error).rstrip(".")
             return None
         return self.comparison.to_json()

@@ -200,14 +200,12 @@ def test_python_and_the_command_make_the_same_model(folder_of_pictures: Path, tm
 def test_python_compares_as_the_command_does_and_says_when_it_does_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rng = np.random.default_rng(2)
-    for label in range(10):
-        (tmp_path / "many" / f"class{label}").mkdir(parents=True)
-        for number in range(4):
-            pixels = rng.integers(0, 255, (40, 40, 3), np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "many" / f"class{label}" / f"{number}.png")
-    assert main(["baseline", "timm/resnet10t.toy_in1k", "--as", "command", "--whiten", str(tmp_path / "many")]) == 0
-    model = zoo.baseline("timm/resnet10t.toy_in1k", "python", whiten=tmp_path / "many")
+    for number, picture in enumerate(draw_images(60, seed=5)):
+        (tmp_path / "many" / f"class{number % 10}").mkdir(parents=True, exist_ok=True)
+        Image.fromarray(picture).save(tmp_path / "many" / f"class{number % 10}" / f"{number}.png")
+    how = ["--whiten", str(tmp_path / "many"), "--dim", "4"]
+    assert main(["baseline", "org/conv4", "--as", "command", *how]) == 0
+    model = zoo.baseline("org/conv4", "python", whiten=tmp_path / "many", dim=4)
     theirs, ours = (read_whitening_comparison(find_model(name)) for name in ("command", "python"))
     assert theirs is not None
     assert ours is not None
@@ -215,7 +213,7 @@ def test_python_compares_as_the_command_does_and_says_when_it_does_not(
     assert model.card.fingerprint == zoo.load("command").card.fingerprint
     capsys.readouterr()
     files = sorted((tmp_path / "many").rglob("*.png"))
-    zoo.baseline("timm/resnet10t.toy_in1k", "unlabelled", whiten=files, dim=4)
+    zoo.baseline("org/conv4", "unlabelled", whiten=files, dim=4)
     assert read_whitening_comparison(find_model("unlabelled")) is None
     assert capsys.readouterr().err.strip(), "no check is skipped without a line"
 
