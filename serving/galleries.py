@@ -111,6 +111,7 @@ class Gallery:
         label: str | Sequence[str] = (),
         where: Mapping[str, Any] | None = None,
         group_by: str | None = None,
+        fields: Sequence[str] = (),
     ) -> list[Hit]:
         """Return the images nearest to an image, to an item, to a text or to a sum of such parts; one of the four.
 
@@ -129,6 +130,7 @@ class Gallery:
             label: The label, or several, that a hit may have (default: any).
             where: The metadata of a hit: of each key a value, a list of values, or a range `{"gte": 1900, "lt": 1950}`.
             group_by: "label" or a key of the metadata: of the items with one value only the nearest is a hit.
+            fields: The names of the metadata that the hits carry; "*" for all (default: none).
 
         Returns:
             The hits, the best first.
@@ -143,7 +145,8 @@ class Gallery:
         wanted = SearchQuery.of(image, item, text, query)
         check_at_least("k", k, 1)
         selection = Filter((label,) if isinstance(label, str) else tuple(label), dict(where or {}))
-        result = self.searcher.find(wanted, SearchOptions(k, selection=selection, group_by=group_by))
+        options = SearchOptions(k, selection=selection, group_by=group_by, fields=fields)
+        result = self.searcher.find(wanted, options)
         if any(result.truncated):
             note("a text is longer than the model reads; its end was left out.")
         note_filter(self.vectors, selection, bool(result.hits), group_by)

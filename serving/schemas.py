@@ -58,8 +58,6 @@ from serving.parameters import (
 from zoo.data.dataset import DataIdentity
 from zoo.evaluation.calibration import Bin, Calibration
 
-ALL_FIELDS = "*"
-"""Value of `fields` for all metadata."""
 MAX_OFFSET = 10_000
 MAX_QUERY_TEXT = 10_000
 """Largest number of characters of a text to search by; the model may read less of it."""

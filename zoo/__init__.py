@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from training.studies.named import study
     from zoo import data, errors, evaluation, losses, miners, samplers
     from zoo.errors import ZooError
+    from zoo.evaluation.baseline import baseline
     from zoo.evaluation.evaluate import evaluate
     from zoo.hub.push import Publication, push
-    from zoo.models.baseline import baseline
     from zoo.models.catalogue import info, list_models, list_recipes
     from zoo.models.load import Embedder, load
 
@@ -71,7 +71,7 @@ _MODULES = {
     "Publication": "zoo.hub.push",
     "QueryPart": "serving.gallery.query",
     "ZooError": "zoo.errors",
-    "baseline": "zoo.models.baseline",
+    "baseline": "zoo.evaluation.baseline",
     "distill": "training.named",
     "evaluate": "zoo.evaluation.evaluate",
     "export": "exports.variants",

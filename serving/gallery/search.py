@@ -19,7 +19,7 @@ from serving.gallery.encoder import Encoder, Timer, untimed
 from serving.gallery.filters import EVERYTHING, Filter
 from serving.gallery.gallery import VectorGallery
 from serving.gallery.query import QueryPart, SearchQuery
-from serving.gallery.types import DEFAULT_K, Block, Hit, Item, OtherItem, check_key, is_address
+from serving.gallery.types import ALL_FIELDS, DEFAULT_K, Block, Hit, Item, OtherItem, check_key, is_address
 from zoo.data.images import DEFAULT_LIMITS, Limits
 from zoo.errors import ItemNotFoundError, ModelNotFoundError, UsageError, VariantNotFoundError
 from zoo.evaluation.calibration import DEPTH, Background, Calibration, background
@@ -50,6 +50,7 @@ class SearchOptions:
         selection: Labels and metadata that results must have.
         group_by: "label" or a key of the metadata: of the items with one value only the nearest is a result. An image
             without a value is a group of its own.
+        fields: Keys of the metadata that results carry; `ALL_FIELDS` for all.
         rerank: A name of `zoo.evaluation.rerank.order.METHODS`. It looks at `CANDIDATES` items or more on any page,
             as cuts remove some.
     """
@@ -61,6 +62,7 @@ class SearchOptions:
     selection: Filter = EVERYTHING
     rerank: str = NONE
     group_by: str | None = None
+    fields: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,18 @@ class Searcher(Encoder):
         elif picture is not None and options.rerank == NONE:
             hits = self._judged(hits, vector, items[0])
         page = [hit for hit in hits if _is_likely(hit, options)][options.offset : end]
-        return SearchResult(page, tuple(part.truncated for part in parts), items)
+        return SearchResult(self._with_metadata(page, options.fields), tuple(part.truncated for part in parts), items)
+
+    def _with_metadata(self, hits: list[Hit], fields: Sequence[str]) -> list[Hit]:
+        """Return hits with the metadata under some keys; without keys as they are."""
+        if not fields:
+            return hits
+        items, chosen = self.gallery.store.items_by_id([hit.id for hit in hits]), set(fields)
+
+        def metadata(item: Item) -> dict[str, Any]:
+            return {key: value for key, value in item.metadata.items() if ALL_FIELDS in chosen or key in chosen}
+
+        return [replace(hit, metadata=metadata(items[hit.id])) if hit.id in items else hit for hit in hits]
 
     def _grouped_hits(
         self, own: Sequence[int], vector: np.ndarray, options: SearchOptions, end: int, with_background: bool

@@ -184,6 +184,9 @@ class Item:
         return label not in (None, self.label) or not equal_metadata({**self.metadata, **metadata}, self.metadata)
 
 
+ALL_FIELDS = "*"
+"""Name for all metadata, where a search is asked for some."""
+
 _TEXT_OR_NONE = (str, type(None))
 _ITEM_TYPES: tuple[Any, ...] = (int, str, _TEXT_OR_NONE, dict, str, str, int, _TEXT_OR_NONE)
 """Types of an item's values, in the order of its fields."""
@@ -273,6 +276,7 @@ class Hit:
         rerank_score: What orders re-ranked results, the highest first; None for others.
         also: Other items with the same image, at most `MAX_ALSO`.
         group: Value that no other result has, where results are grouped by a key of the metadata.
+        metadata: Those of the item's metadata that the search was asked for; None if for none.
     """
 
     id: int
@@ -285,6 +289,7 @@ class Hit:
     key: str | None = None
     also: tuple[OtherItem, ...] = ()
     group: Any = None
+    metadata: dict[str, Any] | None = None
 
     def shows(self, item: int) -> bool:
         """Return whether its image is that of an item."""

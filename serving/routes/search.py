@@ -16,12 +16,11 @@ from serving.forms import UploadedImage, checked_images, read_request
 from serving.gallery.gallery import filter_notes, group_notes
 from serving.gallery.query import QueryPart, SearchQuery
 from serving.gallery.search import MIN_P_OF_PICTURES, Searcher, SearchOptions, SearchResult
-from serving.gallery.types import DEFAULT_K, Hit
+from serving.gallery.types import DEFAULT_K
 from serving.metrics import stage
 from serving.openapi import IMAGES, form_operation, refusals
 from serving.parameters import parse_item_id
 from serving.schemas import (
-    ALL_FIELDS,
     MAX_QUERY_TEXT,
     ErrorDetail,
     QueryInfo,
@@ -50,15 +49,14 @@ ORDER = {
 
 
 class Search(NamedTuple):
-    """The options and queries of a request, the names of the files of each query's parts (None for other parts),
-    whether the query is written in parts, and the keys of the metadata that results carry.
+    """The options and queries of a request, the names of the files of each query's parts (None for other parts), and
+    whether the query is written in parts.
     """
 
     options: SearchOptions
     queries: list[SearchQuery]
     names: list[Sequence[str | None]]
     in_parts: bool
-    fields: Sequence[str]
 
     @property
     def several(self) -> bool:
@@ -78,7 +76,7 @@ async def _read_search(request: Request, settings: Settings) -> Search:
             names: list[Sequence[str | None]] = [_names(parameters.query, images)]
         else:
             names = [[image.name] for image in images] or [[None]] * len(queries)
-        return Search(options, queries, names, parameters.query is not None, parameters.fields)
+        return Search(options, queries, names, parameters.query is not None)
 
 
 def _k(parameters: SearchParameters, max_k: int) -> int:
@@ -198,23 +196,15 @@ def _check_text_tower(searcher: Searcher) -> None:
 def _answer(collection: Collection, search: Search, number: int) -> SearchPart:
     """Return the answer to a query; to one of several, the answer may be the error of its image or text."""
     query = search.queries[number]
-
-    def find(searcher: Searcher) -> tuple[SearchResult, dict[int, dict[str, Any]]]:
-        result = searcher.find(query, search.options)
-        return result, _metadata(searcher, result.hits, search.fields)
-
     try:
-        result, metadata = collection.current.run(find)
+        result = collection.current.run(lambda searcher: searcher.find(query, search.options))
     except (ImageError, TextError) as error:
         if not search.several:
             raise
         text = query.parts[0].text
         info = QueryInfo(name=search.names[number][0]) if text is None else QueryInfo(text=text)
         return SearchPart(query=info, error=ErrorDetail(**error_json(error)["error"]))
-    hits = [
-        SearchHit(**vars(hit), thumbnail=collection.thumbnail_path(hit.id), metadata=metadata.get(hit.id))
-        for hit in result.hits
-    ]
+    hits = [SearchHit(**vars(hit), thumbnail=collection.thumbnail_path(hit.id)) for hit in result.hits]
     return SearchPart(query=_query_info(search, number, result), results=hits)
 
 
@@ -236,15 +226,3 @@ def _described(part: QueryPart, item: int | None, truncated: bool, name: str | N
     if isinstance(part.item, str):
         return {"id": item, "key": part.item}
     return {"id": item} if item is not None else {"name": name}
-
-
-def _metadata(searcher: Searcher, hits: Sequence[Hit], keys: Sequence[str]) -> dict[int, dict[str, Any]]:
-    """Return the metadata under some keys, of each hit by its id; nothing without keys."""
-    if not keys:
-        return {}
-    items = searcher.gallery.store.items_by_id([hit.id for hit in hits])
-    chosen = set(keys)
-    return {
-        number: {key: value for key, value in item.metadata.items() if ALL_FIELDS in chosen or key in chosen}
-        for number, item in items.items()
-    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+import shutil
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -12,9 +13,10 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
+from tests.commandline import run_here as run
 from tests.serving import toys
 from tests.serving.browser import DESKTOP, LOOKS, PHONE, card, complaints, drop, found, labels, opened, refusal
-from tests.serving.running import Running
+from tests.serving.running import Running, serving
 
 pytestmark = pytest.mark.browser
 
@@ -121,6 +123,25 @@ def test_refusals_are_clear_and_the_next_search_works(page: Page, server: Runnin
     page.get_by_role("button", name="Show others").click()
     expect(alert).to_be_hidden()
     expect(page.locator(".card")).to_have_count(24)
+
+
+@pytest.mark.slow
+def test_a_result_says_where_else_its_image_is(browser: Browser, model_folder: Path, folder: Path) -> None:
+    first = sorted(folder.rglob("*.png"))[0]
+    for number in range(2):
+        shutil.copy(first, first.with_name(f"zz-copy-{number}.png"))
+    gallery = folder.parent / "with-copies"
+    assert run("index", model_folder, folder, "--out", gallery) == 0
+    with serving(gallery) as running, opened(browser, running.url) as page:
+        drop(page, first.read_bytes())
+        expect(page.locator(".card")).to_have_count(24)
+        nearest = page.locator(".card").first
+        expect(nearest).to_contain_text("2 other places")
+        expect(nearest).to_have_attribute("aria-label", re.compile("2 other places"))
+        page.get_by_role("button", name="Enlarge").first.click()
+        for number in range(2):
+            expect(page.locator("#viewer-facts")).to_contain_text(f"zz-copy-{number}.png")
+        assert complaints(page) == []
 
 
 REFUSALS = {

@@ -70,6 +70,28 @@ def test_a_key_is_searched_in_the_folder_and_at_the_service(path: Path, capsys: 
                     search(*place, "--key", "cam-1/0001", *other)
 
 
+def test_results_show_the_metadata_that_are_asked_for(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with VectorGallery.open(path) as gallery:
+        gallery.store.describe(3, metadata={"price": 9.5, "tags": ["a", None], "label": "own"})
+
+    def told(*words: object) -> list[dict]:
+        search(*words, "-k", 23, "--json")
+        return json.loads(capsys.readouterr().out)["results"]
+
+    with answering(app_over(path)) as url:
+        for place in ([path], ["--url", url]):
+            assert all("metadata" not in result for result in told(*place, "--id", 4))
+            found = {result["id"]: result["metadata"] for result in told(*place, "--id", 4, "--fields", "*")}
+            assert found[3] == {"price": 9.5, "tags": ["a", None], "label": "own"}
+            assert {number: values for number, values in found.items() if values} == {3: found[3]}
+            some = told(*place, "--id", 4, "--fields", "price", "--fields", "size")
+            assert next(result["metadata"] for result in some if result["id"] == 3) == {"price": 9.5}
+            search(*place, "--id", 4, "-k", 23, "--fields", "*")
+            printed = capsys.readouterr().out
+            assert "9.5" in printed
+            assert '["a", null]' in printed
+
+
 def test_a_calibrated_gallery_says_how_likely_each_result_is(
     gallery_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

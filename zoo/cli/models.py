@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,10 +28,7 @@ from zoo.errors import command
 from zoo.render import Table
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from zoo.data.dataset import Dataset as DataSet
-    from zoo.errors import ImageError
     from zoo.models.card import Card
     from zoo.models.catalogue import ModelInfo
     from zoo.models.results import Check
@@ -565,7 +562,7 @@ def baseline(
 ) -> int:
     """save weights of any kind as a model of your own, whitened if wanted"""
     from zoo import paths
-    from zoo.models.baseline import own_name
+    from zoo.evaluation.baseline import own_name, save
 
     new_name = own_name(name, own, joint)
     statistics = _numbers("--mean", mean), _numbers("--std", std)
@@ -580,83 +577,38 @@ def baseline(
     _check_without_effect({"--layout": layout}, "other weights than an ONNX graph")
     images = _whitening_images(whiten, whiten_on, data, limit, batch_size)
     _check_model_name(name)
-    from zoo.models.baseline_folder import save_baseline  # torch: only after the arguments were checked
-    from zoo.models.pretrained.convert import find_start
-
-    start, remark = find_start(name, architecture, *statistics, sha256, size)
-    # One file that is not an image does not spoil a folder; a named data set is whole, or it is an error.
-    unreadable: dict[int, ImageError] | None = {} if whiten else None
     started = time.monotonic()
-    fit = dim, shrink, power
-    comparison: dict[str, Any] = {}
-    texts: list[str] = []
-    judge = _judge_into(comparison, texts, images, unreadable, fit)
-    card, notes = save_baseline(
-        start,
+    saved = save(
+        name,
         new_name,
         images,
-        dim,
-        size,
-        batch_size,
-        True,
-        device,
-        joint,
-        unreadable,
-        judge,
-        half,
-        gem,
-        *fit[1:],
-        squeeze,
+        tolerant=bool(whiten),  # one file that is not an image does not spoil a folder; a named data set is whole
+        dim=dim,
+        size=size,
+        batch_size=batch_size,
+        progress=True,
+        device=device,
+        joint=joint,
+        architecture=architecture,
+        mean=statistics[0],
+        std=statistics[1],
+        half=half,
+        gem=gem,
+        shrink=shrink,
+        power=power,
+        squeeze=squeeze,
+        sha256=sha256,
     )
     out = paths.local_models() / new_name
-    note_left_out((unreadable or {}).values())
-    _print_notes(remark, *notes)
-    whitened = images is not None and comparison.get("whitening", {}).get("kept", True)
-    fitted = f", whitened on {len(images or ()) - len(unreadable or {}):,} images" if whitened else ""
-    line = f"{new_name}: {card.dim} numbers of {card.backbone}{fitted}, written to {out}"
-    facts = {"folder": str(out), "card": card.to_json(), "seconds": time.monotonic() - started}
-    print_outcome(as_json, facts | comparison, *texts, line)
-    return strict_status(strict, unreadable)
-
-
-def _judge_into(
-    outcome: dict[str, Any],
-    texts: list[str],
-    images: DataSet | None,
-    unreadable: Mapping[int, ImageError] | None,
-    fit: tuple[int | None, float, float],
-) -> Callable[[np.ndarray, Card], dict[str, Any] | None]:
-    """Return the function that compares whitening with plain features, and writes down the result or its lack.
-
-    Args:
-        outcome: Gets "whitening" or "not_compared", for `--json`.
-        texts: Gets the same as a line for people.
-        images: The images of the fit, with the classes that they have.
-        unreadable: The indices of those that could not be read.
-        fit: Dimension, shrink and power of the whitening.
-    """
-    from zoo.data.dataset import subset
-    from zoo.errors import UsageError
-    from zoo.evaluation.whitening import compare_whitening
-
-    def judge(features: np.ndarray, plain: Card) -> dict[str, Any] | None:
-        import numpy as np
-
-        assert images is not None
-        readable = np.array([row not in (unreadable or {}) for row in range(len(images))])
-        read = images if readable.all() else subset(images, readable, images.split)
-        identity = {"name": plain.name, "fingerprint": plain.fingerprint if plain.files else None}
-        try:
-            compared = compare_whitening(features, read, identity, *fit)
-        except UsageError as error:
-            outcome["not_compared"] = str(error).rstrip(".")
-            texts.append(f"not compared with the plain model: {outcome['not_compared']}.")
-            return None
-        outcome["whitening"] = compared.to_json()
-        texts.append(f"{compared.text}.")
-        return compared.to_json()
-
-    return judge
+    note_left_out(saved.unreadable.values())
+    _print_notes(*saved.remarks)
+    fitted = f", whitened on {saved.fitted:,} images" if saved.fitted else ""
+    line = f"{new_name}: {saved.card.dim} numbers of {saved.card.backbone}{fitted}, written to {out}"
+    facts: dict[str, Any] = {"folder": str(out), "card": saved.card.to_json(), "seconds": time.monotonic() - started}
+    facts |= {"whitening": saved.comparison.to_json()} if saved.comparison else {}
+    facts |= {"not_compared": saved.not_compared} if saved.not_compared else {}
+    print_outcome(as_json, facts, *saved.notes, line)
+    return strict_status(strict, saved.unreadable)
 
 
 def _check_model_name(name: str) -> None:
@@ -722,7 +674,7 @@ def _whitening_images(
     from zoo.data import load_dataset
     from zoo.data.folder import read_by_class
     from zoo.errors import UsageError
-    from zoo.models.baseline import check_limits, draw_images
+    from zoo.evaluation.baseline import check_limits, draw_images
 
     if whiten and whiten_on:
         raise UsageError(

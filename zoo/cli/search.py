@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import asdict, dataclass
 from http import HTTPStatus
@@ -25,7 +26,7 @@ from zoo.errors import GalleryError, NoTextTowerError, ServiceError, UsageError,
 from zoo.render import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
     from serving.gallery.query import QueryPart
     from serving.gallery.types import Hit
@@ -56,6 +57,7 @@ class _Query:
     labels: list[str]
     where: str | None
     group_by: str | None = None
+    fields: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the query for `--json`."""
@@ -96,6 +98,7 @@ def _described(part: QueryPart) -> dict[str, Any]:
   zoo search gallery/ chair.jpg +0.5 text:red -2 item:17         with weights: half of one, twice less of the other
   zoo search gallery/ query.png --label wren --where '{"year": {"gte": 1900, "lt": 1950}}'
   zoo search gallery/ query.png --group-by label        the nearest image of each label
+  zoo search gallery/ query.png --fields price --fields colour
   zoo search --url http://127.0.0.1:3000 query.png --key-file key.txt
   zoo search --url http://127.0.0.1:3000 --collection birds query.png
 
@@ -116,6 +119,10 @@ def search(
     group_by: Annotated[
         str | None,
         Option(metavar="KEY", help="show only the nearest image of each label, or of each value of this metadata key"),
+    ] = None,
+    fields: Annotated[
+        list[str] | None,
+        Option("--fields", metavar="KEY", help="metadata to show of each result, or '*' for all; repeatable"),
     ] = None,
     url: Annotated[str | None, Option(help="search at this service (zoo serve) instead of in a folder")] = None,
     collection: Annotated[
@@ -140,7 +147,7 @@ def search(
     elif not words:
         raise UsageError("name the gallery folder to search, or a service with --url.", code="missing-value")
     parts = _read_parts(words if url is not None else words[1:], item, key, text)
-    asked = _Query(*parts, k, label or [], where, group_by)
+    asked = _Query(*parts, k, label or [], where, group_by, tuple(fields or ()))
     if len(asked.parts) > 1 or asked.guessed:
         note(f"searching by {asked}")
     try:
@@ -233,7 +240,14 @@ def _search_folder(query: _Query, gallery: str, model: str | None, runtime: str,
 
     where = metadata_filter(query.where)
     with Gallery(gallery, model, runtime, precision) as opened:
-        return opened.search(query=query.parts, k=query.k, label=query.labels, where=where, group_by=query.group_by)
+        return opened.search(
+            query=query.parts,
+            k=query.k,
+            label=query.labels,
+            where=where,
+            group_by=query.group_by,
+            fields=query.fields,
+        )
 
 
 def _search_service(query: _Query, url: str, collection: str | None, key_file: Path | None) -> Sequence[Hit]:
@@ -249,7 +263,14 @@ def _search_service(query: _Query, url: str, collection: str | None, key_file: P
     _check_image(query.parts[0].image)
     with client:
         try:
-            return client.search(query=query.parts, k=query.k, label=query.labels, where=where, group_by=query.group_by)
+            return client.search(
+                query=query.parts,
+                k=query.k,
+                label=query.labels,
+                where=where,
+                group_by=query.group_by,
+                fields=query.fields,
+            )
         except ServiceError as error:
             if error.code == "name_a_collection":
                 names = ", ".join(info.name for info in client.collections() if info.name) or "none that this key reads"
@@ -284,6 +305,8 @@ def _print_results(query: _Query, results: Sequence[Hit]) -> None:
         del columns["p_same"]
     if all(hit.key is None for hit in results):
         del columns["key"]
+    for field in dict.fromkeys(name for hit in results for name in hit.metadata or ()):
+        columns[_column_name(field, columns)] = [_value_text((hit.metadata or {}).get(field)) for hit in results]
     rows = list(zip(*columns.values(), strict=True))
     print_table(Table(list(columns), rows, numbers=("similarity", "p_same", "id")))
     show(*(f"{hit.source}: also {_places(hit)}" for hit in results if hit.also))
@@ -297,6 +320,15 @@ def _print_results(query: _Query, results: Sequence[Hit]) -> None:
         note(f"{len(results):,} found and {query.k:,} asked for: the gallery holds no more{condition}.")
 
 
+def _column_name(field: str, taken: Container[str]) -> str:
+    return f"{field} (metadata)" if field in taken else field
+
+
+def _value_text(value: Any) -> str:
+    """Return a value of metadata for a table."""
+    return "-" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
 def _places(hit: Hit) -> str:
     """Return where the image of a hit is besides, with keys and labels."""
     texts = []
@@ -308,6 +340,6 @@ def _places(hit: Hit) -> str:
 
 
 def _result_json(result: Hit) -> dict[str, Any]:
-    """Return a result without the score of re-ranking, which `zoo search` does not do, and without a missing group."""
-    left_out = {"rerank_score"} if result.group is not None else {"rerank_score", "group"}
-    return {name: value for name, value in asdict(result).items() if name not in left_out}
+    """Return a result without the score of re-ranking, which `zoo search` does not do, a missing group and metadata."""
+    missing = {name for name in ("group", "metadata") if getattr(result, name) is None}
+    return {name: value for name, value in asdict(result).items() if name not in {"rerank_score", *missing}}

@@ -482,7 +482,13 @@ class _ReadLimitedFile(BytesIO):
         self.reads -= 1
         self.bytes -= len(part)
         if self.reads < 0 or self.bytes < 0:
-            raise Refusal("the image consists of too many pieces to be read.", "unreadable-image")
+            reason = "the image consists of too many pieces to be read."
+            if self.getvalue()[:2] in (b"P5", b"P6"):  # Pillow reads others one by one
+                reason = (
+                    "the image is a large portable map whose highest number is neither 255 nor, in grey, 65,535; save "
+                    "it with that, or as PNG."
+                )
+            raise Refusal(reason, "unreadable-image")
         return part
 
 

@@ -235,6 +235,7 @@ def _csv_rows(
     """
     how = how or PLAIN
     encoding = "utf-8-sig" if codecs.lookup(how.encoding).name == "utf-8" else how.encoding  # files of Excel
+    _check_is_text(path)
     delimiter = how.delimiter or formats.TEXTS.get(path.suffix.lower(), ",")
     try:
         with path.open(encoding=encoding, newline="") as file:
@@ -262,6 +263,23 @@ def _csv_rows(
     except (UnicodeError, csv.Error) as error:
         message = f"{path} cannot be read as CSV in {how.encoding}: {error}. Name another encoding with --encoding."
         raise UsageError(message, code="invalid-table") from None
+
+
+_SPREADSHEETS = (".xlsx", ".xlsm", ".xls", ".ods", ".numbers")
+_BINARY = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
+"""Beginning of spreadsheets: of archives, as Excel and LibreOffice write them, and of Excel's older files."""
+
+
+def _check_is_text(path: Path) -> None:
+    """Raise `UsageError` for a spreadsheet. Of a file that cannot be read the caller says why."""
+    try:
+        with path.open("rb") as file:
+            beginning = file.read(4)
+    except OSError:
+        return
+    if path.suffix.lower() in _SPREADSHEETS or beginning in _BINARY:
+        message = f"{path} is a spreadsheet and not a text: save it as CSV (UTF-8), and name that."
+        raise UsageError(message, code="invalid-table")
 
 
 def _cell(name: str, cell: str) -> str:

@@ -318,3 +318,17 @@ def test_a_missing_extra_is_named(tmp_path: Path) -> None:
     assert "dml-zoo[heic]" in heic
     assert raw.startswith("unknown-format")
     assert "dml-zoo[raw]" in raw
+
+
+@pytest.mark.parametrize("high", [1023, 4095])
+def test_a_portable_map_with_another_highest_number_is_read_or_refused_with_a_way_out(high: int) -> None:
+    """Pillow reads each number by itself, so that a large one is refused."""
+    for side, refused in ((20, False), (400, True)):
+        numbers = np.linspace(0, high, side * side).reshape(side, side).astype(">u2")
+        data = f"P5\n{side} {side}\n{high}\n".encode() + numbers.tobytes()
+        if refused:
+            with raises(ImageError, "unreadable-image", "PNG"):
+                open_image(data)
+        else:
+            pixels = np.asarray(open_image(data).convert("L")).astype(float)
+            np.testing.assert_allclose(pixels, numbers.astype(float) * 255 / high, atol=1)

@@ -114,6 +114,16 @@ def test_a_missing_table_and_one_that_is_not_utf8(tmp_path: Path) -> None:
         read_table(tmp_path / "latin.csv")
 
 
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [("a.xlsx", b"any"), ("b.csv", b"PK\x03\x04rest"), ("c.csv", b"\xd0\xcf\x11\xe0rest"), ("d.ods", b"PK\x03\x04")],
+)
+def test_a_spreadsheet_is_refused_as_one(tmp_path: Path, name: str, data: bytes) -> None:
+    (tmp_path / name).write_bytes(data)
+    with raises(UsageError, "invalid-table", name, "CSV"):
+        read_table(tmp_path / name)
+
+
 def test_labels_may_be_missing_if_they_are_not_needed(tmp_path: Path) -> None:
     bare = write(tmp_path, "image\na/1.png\n~/2.png\n")
     images = [tmp_path / "a/1.png", Path.home() / "2.png"]

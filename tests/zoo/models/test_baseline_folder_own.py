@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -194,6 +194,28 @@ def test_python_and_the_command_make_the_same_model(folder_of_pictures: Path, tm
         zoo.baseline("timm/resnet10t.toy_in1k", "none", whiten=tmp_path / "empty")
     with raises(UsageError, "already-exists"):
         zoo.baseline("timm/resnet10t.toy_in1k", "one")
+
+
+@pytest.mark.usefixtures("hub")
+def test_python_compares_as_the_command_does_and_says_when_it_does_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, picture in enumerate(draw_images(60, seed=5)):
+        (tmp_path / "many" / f"class{number % 10}").mkdir(parents=True, exist_ok=True)
+        Image.fromarray(picture).save(tmp_path / "many" / f"class{number % 10}" / f"{number}.png")
+    how = ["--whiten", str(tmp_path / "many"), "--dim", "4"]
+    assert main(["baseline", "org/conv4", "--as", "command", *how]) == 0
+    model = zoo.baseline("org/conv4", "python", whiten=tmp_path / "many", dim=4)
+    theirs, ours = (read_whitening_comparison(find_model(name)) for name in ("command", "python"))
+    assert theirs is not None
+    assert ours is not None
+    assert replace(ours, date=theirs.date) == theirs
+    assert model.card.fingerprint == zoo.load("command").card.fingerprint
+    capsys.readouterr()
+    files = sorted((tmp_path / "many").rglob("*.png"))
+    zoo.baseline("org/conv4", "unlabelled", whiten=files, dim=4)
+    assert read_whitening_comparison(find_model("unlabelled")) is None
+    assert capsys.readouterr().err.strip(), "no check is skipped without a line"
 
 
 @pytest.mark.usefixtures("hub")
