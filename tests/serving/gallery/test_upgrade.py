@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import zoo
 from serving.gallery import VectorGallery
 from serving.gallery.backup import verify_gallery
 from serving.gallery.calibration import calibrate_gallery, stored_calibration
@@ -33,6 +32,7 @@ from zoo.errors import GalleryError, ModelMismatchError, ModelNotFoundError, Usa
 from zoo.evaluation import PerQuery, intervals_over_classes, per_query
 from zoo.evaluation.statistics import SIGNED
 from zoo.models.load import Embedder
+from zoo.models.names import find_model
 
 pytestmark = pytest.mark.usefixtures("unannounced")
 
@@ -260,7 +260,7 @@ def test_a_worse_model_is_not_taken(gallery: Path, model: Embedder, tmp_path: Pa
 @pytest.fixture
 def without_graph(tmp_path: Path) -> Path:
     """A model that torch alone can load."""
-    folder = Path(shutil.copytree(zoo.info("margin-lite0-cub2010-lda").folder, tmp_path / "without-graph"))
+    folder = Path(shutil.copytree(find_model("margin-lite0-cub2010-lda"), tmp_path / "without-graph"))
     assert not (folder / "onnx").exists()
     return folder
 
