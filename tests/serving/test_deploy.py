@@ -17,9 +17,12 @@ from typing import Any
 
 import pytest
 
+from serving.gallery import VectorGallery
 from serving.gallery.backup import restore
+from serving.gallery.indexing import index_folder
 from tests.commandline import parsed
 from tests.serving.running import ROOT, settings
+from zoo.models.load import Embedder
 
 DEPLOY = ROOT / "deploy"
 UNIT = DEPLOY / "dml-zoo.service"
@@ -43,7 +46,7 @@ def stages() -> list[list[tuple[str, str]]]:
 
 def test_the_containerfile_is_made_of_instructions_and_of_files_that_there_are() -> None:
     build, final = stages()
-    assert {name for name, _ in build + final} <= INSTRUCTIONS | {"ENTRYPOINT"}
+    assert {name for name, _ in build + final} <= INSTRUCTIONS | {"ENTRYPOINT", "CMD"}
     # One argument names the base image of both stages, so that a digest can pin it.
     assert [rest.removesuffix(" AS build") for name, rest in build + final if name == "FROM"] == ["$PYTHON"] * 2
     (base,) = re.findall(r"^ARG PYTHON=(\S+)$", (DEPLOY / "Containerfile").read_text(), flags=re.MULTILINE)
@@ -60,8 +63,11 @@ def test_the_containerfile_is_made_of_instructions_and_of_files_that_there_are()
 def test_the_container_serves_as_nobody_in_particular() -> None:
     final = dict(stages()[1])
     assert f"useradd --system --uid {int(final['USER'])} --create-home zoo" in final["RUN"]
-    args = serve_arguments(json.loads(final["ENTRYPOINT"]))
+    entry = json.loads(final["ENTRYPOINT"])
+    args = serve_arguments([*entry, *json.loads(final["CMD"])])
     assert (args["galleries"], args["host"], str(args["port"])) == ([final["VOLUME"]], "0.0.0.0", final["EXPOSE"])
+    own = serve_arguments([*entry, "birds=/birds", "cars=/cars", "--workers", "2"])
+    assert (own["galleries"], own["host"]) == (["birds=/birds", "cars=/cars"], "0.0.0.0")
     *_, code = json.loads(final["HEALTHCHECK"].partition("CMD ")[2])
     ast.parse(code)
     assert f":{args['port']}/readyz" in code
@@ -91,10 +97,13 @@ def unit(path: Path = UNIT) -> ConfigParser:
 
 def test_the_unit_starts_the_service_and_gives_it_no_more_than_it_needs() -> None:
     service = unit()["Service"]
-    args = serve_arguments(service["ExecStart"].split())
+    named = "birds=birds cars=cars"  # of the unit's comment
+    assert f'GALLERIES="{named}"' in UNIT.read_text()
+    args = serve_arguments(service["ExecStart"].replace("$GALLERIES", named).split())
     assert (args["host"], args["workers"]) == ("127.0.0.1", "2")
     assert (service["NoNewPrivileges"], service["ProtectSystem"]) == ("yes", "strict")
-    assert Path(args["galleries"][0]).is_relative_to(service["ReadWritePaths"])
+    assert args["galleries"] == named.split()
+    assert service["WorkingDirectory"] == service["ReadWritePaths"]
     assert service["EnvironmentFile"].startswith("/etc/")
     assert "KEYS" not in service["Environment"]
     defaults = settings()
@@ -120,20 +129,39 @@ def test_systemd_understands_the_unit(name: str, tmp_path: Path) -> None:
     assert (done.returncode, "dml-zoo" in done.stderr) == (0, False), done.stderr
 
 
+def run_unit(name: str, instance: str, folder: Path, **environment: str) -> None:
+    """Run the command of a unit as systemd would for an instance, with `folder` for its working directory."""
+    service = unit(DEPLOY / name)["Service"]
+    command = service["ExecStart"].replace("%%", "\0").replace("%i", instance).replace("\0", "%").replace("$$", "$")
+    for variable, value in environment.items():
+        command = command.replace(f"${{{variable}}}", value)
+    words = shlex.split(command.replace("/opt/dml-zoo/bin/zoo", f"{sys.executable} -m zoo.cli.main"))
+    subprocess.run(words, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
+
+
 @pytest.mark.slow
 def test_the_backup_unit_makes_a_copy_and_keeps_the_seven_newest(gallery_folder: Path, tmp_path: Path) -> None:
-    backups = tmp_path / "backups"
+    backups = tmp_path / "backups" / "birds"
     old = [backups / f"20260101T0{hour}0000Z" for hour in range(9)]
-    for folder in old:
+    others = tmp_path / "backups" / "cars" / "20250101T000000Z"
+    for folder in (*old, others):
         folder.mkdir(parents=True)
-    (tmp_path / "gallery").symlink_to(gallery_folder)
-    command = unit(DEPLOY / "dml-zoo-backup.service")["Service"]["ExecStart"].replace("%%", "%").replace("$$", "$")
-    zoo = f"{sys.executable} -m zoo.cli.main"
-    words = shlex.split(command.replace("/opt/dml-zoo/bin/zoo", zoo))
-    subprocess.run(words, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
+    (tmp_path / "birds").symlink_to(gallery_folder)
+    run_unit("dml-zoo-backup@.service", "birds", tmp_path)
     *kept, new = sorted(backups.iterdir())
     assert kept == old[-6:]
+    assert others.exists()
     assert restore(new, tmp_path / "again").items == 24
+
+
+@pytest.mark.slow
+def test_the_index_unit_brings_a_gallery_up_to_date(model: Embedder, pictures: Path, tmp_path: Path) -> None:
+    data = Path(shutil.copytree(pictures, tmp_path / "data"))
+    index_folder(model, str(model.folder), data, tmp_path / "birds")
+    sorted(data.rglob("*.png"))[0].unlink()
+    run_unit("dml-zoo-index@.service", "birds", tmp_path, MODEL=str(model.folder), PICTURES=str(data))
+    with VectorGallery.open(tmp_path / "birds") as gallery:
+        assert gallery.store.count() == 23
 
 
 def assemble(gallery: Path, out: Path) -> subprocess.CompletedProcess[str]:

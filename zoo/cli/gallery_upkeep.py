@@ -21,6 +21,7 @@ from zoo.cli.options import (
     MovedModel,
     Precision,
     Runtime,
+    make_graph,
     print_outcome,
     repeated,
 )
@@ -366,6 +367,8 @@ def rebuild(
     if not 0 <= margin < 1:
         raise UsageError(f"--margin must be a fraction from 0 to below 1, not {margin:g}.", code="invalid-value")
     embedding = _Embedding(gallery, images or (), missing, batch_size)
+    if swap or swap_if_not_worse:
+        make_graph(model, "fp32")  # running services take the model over
     embedder = load(model, runtime, precision, images=embedding.items(), dim=dim)
     with embedding.upgrade(embedder, model_reference(model)) as upgrade:
         not_embedded = upgrade.embed()

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -331,3 +333,30 @@ def leaving_out() -> Iterator[dict[str, ImageError]]:
         yield unreadable
     finally:
         note_left_out(unreadable.values())
+
+
+def make_graph(model: str, precision: str) -> None:
+    """Check that a model has an ONNX variant; export a missing fp32 one, in a process that loads torch.
+
+    No service can load a model without it.
+
+    Raises:
+        ModelNotFoundError: If there is no such model.
+        VariantNotFoundError: If the model lacks the variant.
+        UsageError: If the precision does not exist.
+    """
+    from zoo.errors import VariantNotFoundError
+    from zoo.models.card import read_card
+    from zoo.models.names import find_model
+    from zoo.models.onnx_runtime import graph_file
+
+    folder = find_model(model)
+    try:
+        graph_file(folder, read_card(folder), precision)
+    except VariantNotFoundError:
+        if precision != "fp32" or not all(map(find_spec, ("torch", "onnx", "onnxscript"))):
+            raise
+        note(f"{folder.name} has no ONNX graph yet; making it, once.")
+        export = subprocess.run([sys.executable, "-m", "zoo.cli.main", "export", str(folder)], stdout=sys.stderr)
+        if export.returncode:
+            raise

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +10,7 @@ import typer
 from typer import Argument, Option
 
 from serving.settings import PRECISION, Settings, parse_galleries, read_keys_file, same_folders
-from zoo.cli.options import ADVANCED, LIMITS
+from zoo.cli.options import ADVANCED, LIMITS, make_graph
 from zoo.console import note
 from zoo.errors import UsageError
 
@@ -121,32 +118,7 @@ def serve(
     flags = {name: context.params[name] for name in names if context.params[name] is not None}
     variant = precision or os.environ.get(PRECISION) or "fp32"
     for place in [embed] if embed else [address.model or model_at(str(address.gallery))[1] for address in addresses]:
-        _make_graph(place, variant)
+        make_graph(place, variant)
     for group in same_folders(addresses):
         note(f"{' and '.join(group)} are one folder, and so the same gallery.")
     run.serve(addresses, host, port, flags, device, precision, embed)
-
-
-def _make_graph(model: str, precision: str) -> None:
-    """Check that a model has an ONNX variant; export a missing fp32 one, in a process that loads torch.
-
-    Raises:
-        ModelNotFoundError: If there is no such model.
-        VariantNotFoundError: If the model lacks the variant.
-        UsageError: If the precision does not exist.
-    """
-    from zoo.errors import VariantNotFoundError
-    from zoo.models.card import read_card
-    from zoo.models.names import find_model
-    from zoo.models.onnx_runtime import graph_file
-
-    folder = find_model(model)
-    try:
-        graph_file(folder, read_card(folder), precision)
-    except VariantNotFoundError:
-        if precision != "fp32" or not all(map(find_spec, ("torch", "onnx", "onnxscript"))):
-            raise
-        note(f"{folder.name} has no ONNX graph yet; making it, once.")
-        export = subprocess.run([sys.executable, "-m", "zoo.cli.main", "export", str(folder)], stdout=sys.stderr)
-        if export.returncode:
-            raise

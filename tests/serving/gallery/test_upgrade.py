@@ -25,11 +25,14 @@ from tests.commandline import parsed
 from tests.commandline import run_here as run
 from tests.raising import raises
 from tests.serving import toys
+from tests.serving.running import local_client
 from tests.serving.toys import content
-from zoo.errors import GalleryError, ModelMismatchError, ModelNotFoundError, UsageError
+from zoo.cli import options
+from zoo.errors import GalleryError, ModelMismatchError, ModelNotFoundError, UsageError, VariantNotFoundError
 from zoo.evaluation import PerQuery, intervals_over_classes, per_query
 from zoo.evaluation.statistics import SIGNED
 from zoo.models.load import Embedder
+from zoo.models.names import find_model
 
 pytestmark = pytest.mark.usefixtures("unannounced")
 
@@ -252,6 +255,34 @@ def test_a_worse_model_is_not_taken(gallery: Path, model: Embedder, tmp_path: Pa
     assert run("gallery rebuild", gallery, "--model", same, "--swap-if-not-worse", "--margin", 0.2) == 0
     said = capsys.readouterr().out
     assert "has the new model. To go back: zoo gallery rollback" in said
+
+
+@pytest.fixture
+def without_graph(tmp_path: Path) -> Path:
+    """A model that torch alone can load."""
+    folder = Path(shutil.copytree(find_model("margin-lite0-cub2010-lda"), tmp_path / "without-graph"))
+    assert not (folder / "onnx").exists()
+    return folder
+
+
+@pytest.mark.parametrize("option", ["--swap", "--swap-if-not-worse"])
+def test_a_model_that_no_service_can_load_is_not_swapped_in(
+    gallery: Path, model: Embedder, without_graph: Path, option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options, "find_spec", lambda name: None)  # torch is not installed
+    with raises(VariantNotFoundError):
+        run("gallery rebuild", gallery, "--model", without_graph, option)
+    with VectorGallery.open(gallery) as opened:
+        assert (opened.card, opened.store.slot()) == (model.card, None)
+
+
+@pytest.mark.slow
+def test_a_graph_that_is_missing_is_made_before_services_need_it(gallery: Path, without_graph: Path) -> None:
+    with local_client(gallery) as http:
+        assert http.get("/readyz").status_code == 200
+        assert run("gallery rebuild", gallery, "--model", without_graph, "--swap", "--force") == 0
+        assert http.get("/model").json()["name"] == "margin-lite0-cub2010-lda"
+        assert http.get("/readyz").status_code == 200
 
 
 def test_without_labels_only_the_user_decides(
