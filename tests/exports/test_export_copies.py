@@ -81,7 +81,7 @@ def test_a_failed_export_leaves_no_copy(own_zoo: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.slow  # exports two networks for photographs
-@pytest.mark.parametrize("name", ["margin-lite0-cub2010-lda", "diva-lite0-cub2010-lda"])
+@pytest.mark.parametrize("name", ["margin-lite0-cub2010-lda", "diva-lite0-cub2010"])
 def test_a_shipped_model_without_an_fp32_graph_gets_one_in_a_copy(own_zoo: Path, name: str) -> None:
     with raises(VariantNotFoundError):
         zoo.load(name, runtime="onnx")

@@ -138,7 +138,7 @@ for name in sys.argv[1:]:
         print(error)
 """
     cosine, ours, quantized, none = run_python(
-        code, exported, "diva-lite0-cub2010-lda", "pa-lite0-cars-half-lda"
+        code, exported, "diva-lite0-cub2010", "pa-lite0-cars-half-lda"
     ).splitlines()
     assert float(cosine) >= 0.9999
     assert "runtime='onnx'" in ours
