@@ -92,10 +92,11 @@ def _described(part: QueryPart) -> dict[str, Any]:
     context_settings={"ignore_unknown_options": True},  # such as -0.5
     epilog="""\
   zoo search gallery/ query.png -k 5
-  zoo search gallery/ item:17 --json                    by an item of the gallery, which key:cam-1/0001 names by its key
+  zoo search gallery/ item:17 --json                    by an item of the gallery
+  zoo search gallery/ key:cam-1/0001                    by your own key of an item
   zoo search gallery/ "a red chair"                     by a text, if the gallery's model has a text tower
-  zoo search gallery/ chair.jpg + red - leaves          like the picture, but red and without leaves
-  zoo search gallery/ chair.jpg +0.5 text:red -2 item:17         with weights: half of one, twice less of the other
+  zoo search gallery/ query.png + red - leaves          like the picture, but red and without leaves
+  zoo search gallery/ query.png +0.5 text:red -2 item:17        half as much of one, less of the other
   zoo search gallery/ query.png --label wren --where '{"year": {"gte": 1900, "lt": 1950}}'
   zoo search gallery/ query.png --group-by label        the nearest image of each label
   zoo search gallery/ query.png --fields price --fields colour
