@@ -121,6 +121,12 @@ def parts_of_the_user(
             continue
         if not callable(part):
             raise UsageError(f"{setting} is an object, a class or a name, not {part!r}.", code="invalid-value")
+        if inspect.isroutine(part) and setting not in (describe or {}):
+            raise UsageError(
+                f"{setting} is the function {part.__name__}, which a recipe could not construct. Give a class, as an "
+                "nn.Module whose forward does the same, or an object of it.",
+                code="invalid-value",
+            )
         description = (describe or {}).get(setting, _described)(part)
         objects[description.name] = part
         settings.append(f"{setting}={description.name}")

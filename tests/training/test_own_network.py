@@ -179,8 +179,9 @@ def test_networks_that_could_not_be_loaded_again_are_refused(own: Any) -> None:
     for part in (own.make(), lambda: own.make(), 3, {}, own.Around(own.make())):
         with raises(UsageError, "invalid-value"):
             train("unkept", backbone=part)
-    with raises(UsageError, "invalid-value"):
-        train("number", loss=3)
+    for loss in (3, torch.nn.functional.cross_entropy):
+        with raises(UsageError, "invalid-value"):
+            train("number", loss=loss)
     for net in (nn.Sequential(nn.Conv2d(3, 4, 3)), nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten())):
         with raises(RecipeError, "unsupported-model"):
             train("unpooled", backbone=net)
