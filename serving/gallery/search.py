@@ -233,7 +233,8 @@ class Searcher(Encoder):
         if self._curve is None or spread is None:
             return hits
         contrasts = spread.contrasts(_similarities(hits))
-        if likely := self._curve.likely(contrasts):  # by the query's background; theirs can only make fewer of it
+        likely = self._curve.likely(contrasts)  # by the query's background; theirs can only make fewer of it
+        if likely:
             ids, vectors = self.gallery.store.embeddings([hit.id for hit in hits[:likely]])
             own = spread_of(self._sample.similarities(vectors))
             if own is not None and len(ids) == likely:  # else one was removed meanwhile
@@ -316,7 +317,7 @@ class _Sample:
                 self._ids, self._vectors = self._draw()
                 self._change = change
             ids, sample = self._ids, self._vectors
-        similarities: np.ndarray = vectors @ sample.T
+        similarities: np.ndarray = (sample @ vectors[0])[None] if len(vectors) == 1 else vectors @ sample.T
         own = [] if exclude is None else list(self._gallery.store.contents_of([exclude]).values())
         return similarities[:, ids != own[0]] if own else similarities
 
