@@ -33,12 +33,6 @@ SHIFT = 2
 STRUCTURE, STROKE = 5.0, 3.0
 """Standard deviations of grey levels and of their differences from which a block is compared: more than noise makes."""
 
-LEAST_BLOCKS = 6
-"""Blocks with structure below which nothing is confirmed."""
-
-BLOCK_AGREES = 0.7
-"""Correlation from which a block agrees."""
-
 BACKGROUND, BACKGROUND_LEVELS = 0.35, 1
 """Share of the pixels within so many grey levels of the commonest one that makes a background of one colour."""
 
@@ -63,13 +57,9 @@ class Parts:
         return np.asarray(first, np.float32), np.asarray(second, np.float32)
 
 
-def block_agreement(first: np.ndarray, second: np.ndarray) -> float:
-    """Return the share of the blocks with structure that agree, of two pictures of one size, float32 [h, w].
-
-    It is 0 for pictures with fewer than `LEAST_BLOCKS` such blocks.
-    """
-    found = correlations_of_blocks(_smooth(first), _smooth(second), STRUCTURE)
-    return float((found >= BLOCK_AGREES).mean()) if len(found) >= LEAST_BLOCKS else 0.0
+def block_correlations(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return the correlations of all blocks with structure, of two pictures of one size, float32 [h, w]."""
+    return correlations_of_blocks(_smooth(first), _smooth(second), STRUCTURE)
 
 
 def stroke_correlations(first: np.ndarray, second: np.ndarray) -> np.ndarray:

@@ -5,8 +5,9 @@ cosine is at least `least_similarity`, and the whole of both pictures agrees in 
 for candidates by embedding, all of one picture and its best place in the other (`serving.duplicates.alignment`).
 
 - In pictures on a background of one colour, as documents and logos, the strokes of all blocks must agree.
-- In all others, `most` of the blocks must agree; or `least` of them, if the hashes of the part, or of its upper or lower
-  three quarters, differ in at most `part_distance` bits. A watermark or a caption may cover the rest.
+- In all others, `most` of the blocks must agree, and the hashes differ in at most `most_distance` bits. Or `least` of the
+  blocks agree, half of them have a correlation of at least `rest`, and the hashes of the part, or of its upper or lower
+  three quarters, differ in at most `part_distance` bits: a watermark or a caption may cover the others.
 
 The second picture may be mirrored.
 """
@@ -21,7 +22,7 @@ import numpy as np
 from PIL import Image
 
 from serving.duplicates.alignment import GreyPicture, refined, shared_parts
-from serving.duplicates.detail import FULL_SIDE, SIDE, Parts, block_agreement, has_background, stroke_correlations
+from serving.duplicates.detail import FULL_SIDE, SIDE, Parts, block_correlations, has_background, stroke_correlations
 from zoo.data.perceptual_hash import Box, hamming, mirror_hash, perceptual_hash
 from zoo.errors import ImageError
 
@@ -39,7 +40,9 @@ class Rule:
         most_strokes, least_strokes: Share of the blocks whose strokes must agree after an alignment, and the
             correlation that all of them must reach.
         misses: Candidates of one item, by each of the two searches, that may fail; then its search ends.
-        least_similarity, most, least, part_distance: See the head of this module.
+        blocks: Blocks with structure below which nothing is confirmed.
+        block: Correlation from which a block agrees.
+        least_similarity, most, most_distance, least, rest, part_distance: See the head of this module.
     """
 
     name: str = "2"
@@ -47,8 +50,12 @@ class Rule:
     candidate_distance: int = 31
     whole_distance: int = 80
     least_similarity: float = 0.2
-    most: float = 0.85
+    blocks: int = 6
+    block: float = 0.7
+    most: float = 0.9
+    most_distance: int = 60
     least: float = 0.65
+    rest: float = 0.98
     part_distance: int = 30
     strokes: float = 0.75
     most_strokes: float = 0.97
@@ -158,13 +165,16 @@ def confirm_nearest(similar: Sequence[int], close: Sequence[int], check: Check) 
 def _agree(parts: Parts, is_whole: bool) -> int | None:
     """Return the different bits of the hashes of parts that agree in detail, None if they do not."""
     pixels = parts.pixels(SIDE)
-    share = block_agreement(*pixels)
+    found = block_correlations(*pixels)
+    share = float((found >= RULE.block).mean()) if len(found) >= RULE.blocks else 0.0
     if share < RULE.least:
         return None
-    if any(map(has_background, pixels)):
-        return _distance(parts) if _strokes_agree(parts, is_whole) else None
     distance = _distance(parts)
-    return distance if share >= RULE.most or distance <= RULE.part_distance else None
+    if any(map(has_background, pixels)):
+        return distance if _strokes_agree(parts, is_whole) else None
+    is_same = share >= RULE.most and distance <= RULE.most_distance
+    is_covered = np.median(found) >= RULE.rest and distance <= RULE.part_distance
+    return distance if is_same or is_covered else None
 
 
 def _strokes_agree(parts: Parts, is_whole: bool) -> bool:
