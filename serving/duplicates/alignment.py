@@ -123,7 +123,7 @@ def _reduced(image: Image.Image, side: float) -> np.ndarray:
 
 
 def shared_parts(first: GreyPicture, second: GreyPicture) -> Iterator[Parts]:
-    """Yield the parts that both pictures may share, but the whole of both: all of one and its best place in the other."""
+    """Yield all of one picture with its best place in the other, for both orders; never the whole of both."""
     if (box := find_inside(first, second)) is not None and not _is_whole(first, box):
         yield Parts(first.image, box, second.image, second.whole)
     if (box := find_inside(second, first)) is not None and not _is_whole(second, box):

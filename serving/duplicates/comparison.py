@@ -35,7 +35,7 @@ class ComparedItems:
 
     Attributes:
         added: Items that were compared with all others.
-        candidates: Pairs that an index found.
+        candidates: Comparisons of pairs that an index found.
         confirmed: Pairs of these that are copies.
     """
 
@@ -80,12 +80,7 @@ def compare(table: PictureTable, progress: bool = False, exact: bool | None = No
 
 
 class Comparison:
-    """Comparison of items with their candidates, each pair once.
-
-    Attributes:
-        candidates: Number of comparisons.
-        confirmed_pairs: Number of pairs that are copies.
-    """
+    """Comparison of items with their candidates, each pair once."""
 
     def __init__(self, table: PictureTable) -> None:
         self._table = table
@@ -95,10 +90,12 @@ class Comparison:
 
     @property
     def candidates(self) -> int:
+        """Return the number of comparisons."""
         return len(self._copies) + len(self._others)
 
     @property
     def confirmed_pairs(self) -> int:
+        """Return the number of pairs that are copies."""
         return len(self._copies)
 
     def confirmed(self, page: Pictures, index: CandidateIndex) -> Iterator[tuple[int, Pair | None]]:
@@ -108,7 +105,9 @@ class Comparison:
             others = sorted({item for row in rows for item in (*row.similar, *row.close)})
             known, vectors = self._table.store.content_embeddings(others)
             hashes = self._table.hashes(known)
-            facts = {item: (vector, hashes[item]) for item, vector in zip(known, vectors, strict=True) if item in hashes}
+            facts = {
+                item: (vector, hashes[item]) for item, vector in zip(known, vectors, strict=True) if item in hashes
+            }
             for one in rows:
                 item = int(page.ids[one.row])
                 similar, close = ([other for other in ids if other in facts] for ids in (one.similar, one.close))
@@ -121,9 +120,7 @@ class Comparison:
                         yield one.row, Pair(min(item, other), max(item, other), evidence)
                 yield one.row, None
 
-    def _check(
-        self, item: int, own: Facts, facts: Mapping[int, Facts], other: int, is_near: bool
-    ) -> Evidence | None:
+    def _check(self, item: int, own: Facts, facts: Mapping[int, Facts], other: int, is_near: bool) -> Evidence | None:
         pair = min(item, other), max(item, other)
         if pair in self._copies or (*pair, is_near) in self._others:
             return self._copies.get(pair)

@@ -1,12 +1,12 @@
 """Agreement in detail of the part that two pictures may share: block by block, where there is something to compare.
 
-The aligned parts are cut into blocks. A block has structure if its grey levels vary in either picture; such a block agrees
-if its normalised correlation is high after a shift by at most `SHIFT` pixels. Flat paper, sky and frames tell nothing,
-so that pictures without structure never agree.
+The aligned parts are cut into blocks. A block has structure if its grey levels vary in either picture; such a block
+agrees if its normalised correlation is high after a shift by at most `SHIFT` pixels. Flat paper, sky and frames tell
+nothing, so that pictures without structure never agree.
 
-Of a photograph, most blocks must agree: a caption or a watermark may cover some. Two documents of one form, two logos, or
-two pictures on a background of one colour differ in a few strokes only. There the strokes of every block must agree: the
-differences of neighbouring pixels, across and down, in which the lines of a table do not hide the text between them.
+Of a photograph, most blocks must agree: a caption or a watermark may cover some. Two documents of one form, two logos,
+or two pictures on a background of one colour differ in a few strokes only. There the strokes of every block must agree:
+the differences of neighbouring pixels, across and down, in which the lines of a table do not hide the text between.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def has_background(pixels: np.ndarray) -> bool:
 
 
 def correlations_of_blocks(first: np.ndarray, second: np.ndarray, least: float) -> np.ndarray:
-    """Return the correlation, after the best shift, of each block whose deviation is above `least` in either picture."""
+    """Return the correlation after the best shift of each block whose deviation is above `least` in either picture."""
     height, width = first.shape
     side = max(LEAST_BLOCK, max(height, width) // BLOCKS)
     blocks, deviations = _blocks(first, side)

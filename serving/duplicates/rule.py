@@ -1,13 +1,13 @@
 """The rule that tells copies: their embeddings are near, and the part that both show agrees in detail.
 
 Two pictures are candidates if their embeddings or their hashes are near. A candidate is confirmed if its embeddings'
-cosine is at least `least_similarity`, and the whole of both pictures agrees in detail (`serving.duplicates.detail`); or,
-for candidates by embedding, all of one picture and its best place in the other (`serving.duplicates.alignment`).
+cosine is at least `least_similarity`, and the whole of both pictures agrees in detail (`serving.duplicates.detail`);
+or, for candidates by embedding, all of one picture and its best place in the other (`serving.duplicates.alignment`).
 
 - In pictures on a background of one colour, as documents and logos, the strokes of all blocks must agree.
-- In all others, `most` of the blocks must agree, and the hashes differ in at most `most_distance` bits. Or `least` of the
-  blocks agree, half of them have a correlation of at least `rest`, and the hashes of the part, or of its upper or lower
-  three quarters, differ in at most `part_distance` bits: a watermark or a caption may cover the others.
+- In all others, `most` of the blocks must agree, and the hashes differ in at most `most_distance` bits. Or `least` of
+  the blocks agree, half of them have a correlation of at least `rest`, and the hashes of the part, or of its upper or
+  lower three quarters, differ in at most `part_distance` bits: a watermark or a caption may cover the others.
 
 The second picture may be mirrored.
 """

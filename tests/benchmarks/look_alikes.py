@@ -14,9 +14,28 @@ from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
 Draw = Callable[[np.random.Generator], Image.Image]
 
-WORDS = (
-    "amount order seed soil pot garden path water light price tax total sum street city date north south green blue"
-).split()
+WORDS = [
+    "amount",
+    "order",
+    "seed",
+    "soil",
+    "pot",
+    "garden",
+    "path",
+    "water",
+    "light",
+    "price",
+    "tax",
+    "total",
+    "sum",
+    "street",
+    "city",
+    "date",
+    "north",
+    "south",
+    "green",
+    "blue",
+]
 COLOURS = ("#c0392b", "#2980b9", "#27ae60", "#8e44ad", "#d35400", "#16a085", "#2c3e50")
 
 
@@ -140,9 +159,7 @@ def _icon(rng: np.random.Generator) -> Image.Image:
     pen = ImageDraw.Draw(icon)
     angles = np.sort(rng.uniform(0, 2 * np.pi, int(rng.integers(3, 9))))
     radii = rng.uniform(50, 110, len(angles))
-    pen.polygon(
-        [(128 + r * np.cos(a), 128 + r * np.sin(a)) for r, a in zip(radii, angles, strict=True)], COLOURS[6]
-    )
+    pen.polygon([(128 + r * np.cos(a), 128 + r * np.sin(a)) for r, a in zip(radii, angles, strict=True)], COLOURS[6])
     pen.ellipse((118, 118, 138, 138), "white")
     return icon
 
@@ -196,7 +213,7 @@ def _night(rng: np.random.Generator) -> Image.Image:
 
 def _sky(rng: np.random.Generator) -> Image.Image:
     """Return a sky: a gradient between two colours, with noise."""
-    upper, lower = (80, 130, 200) + rng.normal(0, 12, 3), (190, 210, 235) + rng.normal(0, 12, 3)
+    upper, lower = np.array([[80, 130, 200], [190, 210, 235]]) + rng.normal(0, 12, (2, 3))
     share = np.linspace(0, 1, 480)[:, None, None]
     pixels = (1 - share) * upper + share * lower + np.zeros((480, 640, 3))
     return _noisy(Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8)), rng, 2)
