@@ -13,11 +13,11 @@ photographs, many of the same class, can be mistaken. A pair of different photog
 data set itself holds a picture twice.
 
 Synthetic items: random unit vectors and hashes. Every twentieth is a copy of the one before, with a cosine of 0.9 and
-10 different bits. All have one picture, so that every comparison in detail confirms a copy. A second run adds 1,000 items
-to the gallery.
+10 different bits. All have one picture, so that every comparison in detail confirms a copy. A second run adds 1,000
+items to the gallery.
 
-Look-alikes: `--look-alikes` pictures of each kind (`tests.benchmarks.look_alikes`), none of which are copies, and copies of
-a quarter of them; and the photographs of every folder that `--collection` names, whose groups a person has to judge.
+Look-alikes: `--look-alikes` pictures of each kind (`tests.benchmarks.look_alikes`), none of which are copies, and
+copies of a quarter of them; and the images of every folder of `--collection`, whose groups a person has to judge.
 """
 
 from __future__ import annotations

@@ -14,28 +14,9 @@ from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
 Draw = Callable[[np.random.Generator], Image.Image]
 
-WORDS = [
-    "amount",
-    "order",
-    "seed",
-    "soil",
-    "pot",
-    "garden",
-    "path",
-    "water",
-    "light",
-    "price",
-    "tax",
-    "total",
-    "sum",
-    "street",
-    "city",
-    "date",
-    "north",
-    "south",
-    "green",
-    "blue",
-]
+WORDS = np.array(
+    ["amount", "order", "seed", "soil", "pot", "garden", "path", "water", "light", "price", "tax", "total", "street"]
+)
 COLOURS = ("#c0392b", "#2980b9", "#27ae60", "#8e44ad", "#d35400", "#16a085", "#2c3e50")
 
 
