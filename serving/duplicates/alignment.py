@@ -7,18 +7,25 @@ original inside its framed copy. Rotation and change of proportions are not sear
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageOps
 
-from zoo.data.perceptual_hash import Box, hamming, perceptual_hash
+from serving.duplicates.detail import FULL_SIDE, Parts
+from zoo.data.perceptual_hash import Box
 
 COARSE, FINE = 48, 128
 """Longest side, in pixels, of the larger picture in the first and in the second search."""
 
-STEP, LEAST_SCALE = 0.93, 0.5
-"""Ratio of one scale to the one before, and the smallest: a crop of less than half of each side is not found."""
+STEP, STEPS = 0.93, 14
+"""Ratio of one size of the smaller picture to the one before, and their number: a crop of less than 0.4 of the longest
+side is not found."""
+
+LEAST_SIDE = 12
+"""Shorter side, in pixels, of the smaller picture in the first search, below which anything fits somewhere."""
 
 FINE_STEPS = (0.955, 0.98, 1.0, 1.02, 1.045)
 """Scales of the second search, relative to the best of the first."""
@@ -26,93 +33,138 @@ FINE_STEPS = (0.955, 0.98, 1.0, 1.02, 1.045)
 MIN_CORRELATION = 0.7
 """Correlation of the first search below which the second, which takes most of the time, is left out."""
 
-WINDOWS = ((0.0, 1.0), (0.0, 0.75), (0.25, 1.0))
-"""Upper and lower end of the parts of the shared part that are compared, as shares of its height: a caption may cover
-the rest."""
+WHOLE = 0.96
+"""Share of each side from which a part is the whole picture, which is compared without an alignment."""
 
 FLAT = 1e-3
 """Norm of a window, in grey levels, below which it counts as flat and correlates with nothing."""
 
+REFINEMENTS = ((2.0, False), (1.0, False), (0.5, True), (0.25, True))
+"""Steps, in pixels, by which the edges of a place are moved, and whether to fit strokes instead of grey levels."""
+
 
 @dataclass(frozen=True)
 class Placement:
-    """Place of one picture inside another.
-
-    Attributes:
-        correlation: The normalised cross-correlation, from -1 to 1.
-        scale: Pixels of the larger picture per pixel of the smaller.
-        left, top: The place, in pixels of the larger picture.
-    """
+    """Best place of one picture in another: the normalised cross-correlation, and the box in pixels."""
 
     correlation: float
-    scale: float
-    left: float
-    top: float
+    left: int
+    top: int
+    width: int
+    height: int
 
 
-def aligned_distance(first: Image.Image, second: Image.Image) -> int:
-    """Return the smallest Hamming distance of the hashes of a part that both pictures, of mode L, may share.
+class GreyPicture:
+    """A picture of mode L, with what the first search needs of it, computed once (130 kB)."""
 
-    The shared part is the whole of both pictures, or the whole of one and its best place in the other. Of it, all or
-    the upper or lower three quarters are compared.
-    """
-    distance = _distance(first, _whole(first), second, _whole(second))
-    for outer, inner in ((first, second), (second, first)):
-        if (place := find_inside(outer, inner)) is not None:
-            right = min(outer.width, place.left + place.scale * inner.width)
-            bottom = min(outer.height, place.top + place.scale * inner.height)
-            box = place.left, place.top, right, bottom
-            distance = min(distance, _distance(outer, box, inner, _whole(inner)))
-    return distance
+    def __init__(self, image: Image.Image) -> None:
+        self.image = image
+
+    @property
+    def whole(self) -> Box:
+        """Return the box of the whole picture."""
+        return 0, 0, self.image.width, self.image.height
+
+    @cached_property
+    def mirrored(self) -> GreyPicture:
+        """Return the mirror image."""
+        return GreyPicture(ImageOps.mirror(self.image))
+
+    @cached_property
+    def outer(self) -> _Outer:
+        """Return the picture as the larger one of the first search."""
+        return _Outer(_reduced(self.image, COARSE))
+
+    @cached_property
+    def inner(self) -> _Inner:
+        """Return the picture as the smaller one of the first search."""
+        small = self.image.copy()
+        small.thumbnail((2 * COARSE, 2 * COARSE), Image.Resampling.BILINEAR)
+        sizes = [COARSE * STEP**step for step in range(STEPS)]
+        templates = [_reduced(small, size) for size in sizes]
+        kept = [template for template in templates if min(template.shape) >= LEAST_SIDE]
+        return _Inner(kept, COARSE)
 
 
-def _whole(image: Image.Image) -> Box:
-    return 0, 0, image.width, image.height
+class _Outer:
+    """A picture, float32 [h, w], in which others are searched for."""
+
+    def __init__(self, pixels: np.ndarray) -> None:
+        pixels = pixels - pixels.mean()
+        self.height, self.width = pixels.shape
+        self.pixels, self._spectra = pixels, dict[int, np.ndarray]()
+        self.sums, self.squares = _integral(pixels), _integral(pixels**2)
+
+    def spectrum(self, side: int) -> np.ndarray:
+        """Return the Fourier transform on a square of this side."""
+        if side not in self._spectra:
+            self._spectra[side] = np.fft.rfft2(self.pixels, (side, side))
+        return self._spectra[side]
 
 
-def _distance(first: Image.Image, first_box: Box, second: Image.Image, second_box: Box) -> int:
-    """Return the smallest distance of two parts among the `WINDOWS`."""
+class _Inner:
+    """Pictures, float32 [a, b], that are searched for in a larger one, whose longest side is `side`."""
 
-    def hashes(image: Image.Image, box: Box) -> np.ndarray:
-        left, top, right, bottom = box
-        rows = [(top + upper * (bottom - top), top + lower * (bottom - top)) for upper, lower in WINDOWS]
-        return np.stack([perceptual_hash(image, (left, upper, right, lower)) for upper, lower in rows])
+    def __init__(self, templates: list[np.ndarray], side: int) -> None:
+        self.side = side
+        padded = np.zeros((len(templates), side, side), np.float32)
+        for layer, template in zip(padded, templates, strict=True):
+            layer[: template.shape[0], : template.shape[1]] = template - template.mean()
+        self.sizes = [template.shape for template in templates]
+        self.norms = np.sqrt((padded**2).sum(axis=(1, 2)))
+        self.spectra = np.fft.rfft2(padded).conj()
 
-    return int(hamming(hashes(first, first_box), hashes(second, second_box)).min())
+
+def _reduced(image: Image.Image, side: float) -> np.ndarray:
+    """Return the picture with `side` as its longest side, float32 [h, w]."""
+    scale = side / max(image.size)
+    width, height = (max(1, round(length * scale)) for length in image.size)
+    return np.asarray(image.resize((width, height), Image.Resampling.BILINEAR), np.float32)
 
 
-def find_inside(outer: Image.Image, inner: Image.Image) -> Placement | None:
-    """Return the best place of the inner picture in the outer, both of mode L; None if nothing correlates."""
-    whole = min(outer.width / inner.width, outer.height / inner.height)
-    steps = int(np.log(LEAST_SCALE) / np.log(STEP)) + 1
-    coarse = _search(outer, inner, COARSE, [whole * STEP**step for step in range(steps + 1)])
+def shared_parts(first: GreyPicture, second: GreyPicture) -> Iterator[Parts]:
+    """Yield all of one picture with its best place in the other, for both orders; never the whole of both."""
+    if (box := find_inside(first, second)) is not None and not _is_whole(first, box):
+        yield Parts(first.image, box, second.image, second.whole)
+    if (box := find_inside(second, first)) is not None and not _is_whole(second, box):
+        yield Parts(first.image, first.whole, second.image, box)
+
+
+def _is_whole(picture: GreyPicture, box: Box) -> bool:
+    left, top, right, bottom = box
+    shares = (right - left) / picture.image.width, (bottom - top) / picture.image.height
+    return min(shares) > WHOLE
+
+
+def find_inside(outer: GreyPicture, inner: GreyPicture) -> Box | None:
+    """Return the box of the best place of the inner picture in the outer; None if nothing correlates."""
+    coarse = _best(outer.outer, inner.inner)
     if coarse is None or coarse.correlation < MIN_CORRELATION:
         return None
-    scales = sorted({min(whole, coarse.scale * step) for step in FINE_STEPS})
-    return _search(outer, inner, FINE, scales) or coarse
+    side = min(FINE, max(outer.image.size))
+    larger = _Outer(_reduced(outer.image, side))
+    whole = min(larger.height / inner.image.height, larger.width / inner.image.width) * max(inner.image.size)
+    found = max(coarse.width, coarse.height) * side / COARSE
+    sides = sorted({min(whole, found * step) for step in FINE_STEPS})
+    templates = [_reduced(inner.image, length)[: larger.height, : larger.width] for length in sides]
+    fine = _best(larger, _Inner(templates, side))
+    if fine is None:
+        return None
+    across, down = outer.image.width / larger.width, outer.image.height / larger.height
+    right, bottom = (fine.left + fine.width) * across, (fine.top + fine.height) * down
+    return fine.left * across, fine.top * down, min(outer.image.width, right), min(outer.image.height, bottom)
 
 
-def _search(outer: Image.Image, inner: Image.Image, side: int, scales: list[float]) -> Placement | None:
-    """Return the best place among these scales, of the outer picture reduced to `side`."""
-    shrink = min(1.0, side / max(outer.size))
-    width, height = (max(4, round(length * shrink)) for length in outer.size)
-    pixels = np.asarray(outer.resize((width, height), Image.Resampling.BILINEAR), np.float32)
-    small = inner
-    if max(inner.size) > 2 * side:  # resizing a small picture many times is much faster
-        small = inner.copy()
-        small.thumbnail((2 * side, 2 * side), Image.Resampling.BILINEAR)
-    found = []
-    for scale in scales:
-        size = round(inner.width * scale * shrink), round(inner.height * scale * shrink)
-        if min(size) >= 4:
-            template = small.resize((min(width, size[0]), min(height, size[1])), Image.Resampling.BILINEAR)
-            found.append((scale, np.asarray(template, np.float32)))
+def _best(outer: _Outer, inner: _Inner) -> Placement | None:
+    """Return the best place of any of the smaller pictures; None if none of them fits in."""
     best = None
-    for (scale, _), surface in zip(found, correlations(pixels, [template for _, template in found]), strict=True):
+    for (height, width), surface in zip(inner.sizes, _surfaces(outer, inner), strict=True):
+        if surface is None:
+            continue
         top, left = np.unravel_index(int(surface.argmax()), surface.shape)
         value = float(surface[top, left])
         if best is None or value > best.correlation:
-            best = Placement(value, scale, left * outer.width / width, top * outer.height / height)
+            best = Placement(value, int(left), int(top), width, height)
     return best
 
 
@@ -126,23 +178,53 @@ def correlations(pixels: np.ndarray, templates: list[np.ndarray]) -> list[np.nda
     Returns:
         For each template the correlations by the window's top and left, [h - a + 1, w - b + 1].
     """
-    pixels = pixels - pixels.mean()
-    height, width = pixels.shape
-    padded = np.zeros((len(templates), height, width), np.float32)
-    for layer, template in zip(padded, templates, strict=True):
-        layer[: template.shape[0], : template.shape[1]] = template - template.mean()
-    norms = np.sqrt((padded**2).sum(axis=(1, 2)))
-    products = np.fft.irfft2(np.fft.rfft2(pixels) * np.fft.rfft2(padded).conj(), (height, width))
-    sums, squares = _integral(pixels), _integral(pixels**2)
-    surfaces = []
-    for template, norm, product in zip(templates, norms, products, strict=True):
-        a, b = template.shape
-        variance = _windows(squares, a, b) - _windows(sums, a, b) ** 2 / (a * b)
+    surfaces = _surfaces(_Outer(pixels), _Inner(templates, max(pixels.shape)))
+    return [surface for surface in surfaces if surface is not None]
+
+
+def _surfaces(outer: _Outer, inner: _Inner) -> Iterator[np.ndarray | None]:
+    """Yield the correlations of each of the smaller pictures; None for one that is too large."""
+    side = inner.side
+    products = np.fft.irfft2(outer.spectrum(side) * inner.spectra, (side, side))
+    for (a, b), norm, product in zip(inner.sizes, inner.norms, products, strict=True):
+        if a > outer.height or b > outer.width:
+            yield None
+            continue
+        variance = _windows(outer.squares, a, b) - _windows(outer.sums, a, b) ** 2 / (a * b)
         window = np.sqrt(np.maximum(variance, 0))
         flat = (window < FLAT) | (norm < FLAT)
         scale = np.where(flat, 1, window * norm)
-        surfaces.append(np.where(flat, 0, product[: height - a + 1, : width - b + 1] / scale))
-    return surfaces
+        yield np.where(flat, 0, product[: outer.height - a + 1, : outer.width - b + 1] / scale)
+
+
+def refined(parts: Parts) -> Parts:
+    """Return the parts with the edges of the placed one moved to where they fit best, at full resolution."""
+    first = parts.first_box != (0, 0, *parts.first.size)
+    image, box = (parts.first, parts.first_box) if first else (parts.second, parts.second_box)
+
+    def at(edges: Box) -> Parts:
+        return replace(parts, first_box=edges) if first else replace(parts, second_box=edges)
+
+    def fit(edges: Box, strokes: bool) -> float:
+        one, other = at(edges).pixels(FULL_SIDE)
+        if not strokes:
+            return _cosine(one - one.mean(), other - other.mean())
+        return sum(_cosine(np.diff(one, axis=axis), np.diff(other, axis=axis)) for axis in (0, 1))
+
+    moves = ((1, 0, 1, 0), (0, 1, 0, 1), (1, 0, 0, 0), (0, 0, 1, 0), (0, 1, 0, 0), (0, 0, 0, 1))
+    for step, strokes in REFINEMENTS:
+        best = fit(box, strokes)
+        for move in moves:
+            for sign in (step, -step):
+                edges = [edge + sign * moved for edge, moved in zip(box, move, strict=True)]
+                moved = max(0.0, edges[0]), max(0.0, edges[1]), min(image.width, edges[2]), min(image.height, edges[3])
+                if moved[2] - moved[0] >= 4 and moved[3] - moved[1] >= 4 and (value := fit(moved, strokes)) > best:
+                    best, box = value, moved
+    return at(box)
+
+
+def _cosine(first: np.ndarray, second: np.ndarray) -> float:
+    return float(np.vdot(first, second) / max(FLAT, np.linalg.norm(first) * np.linalg.norm(second)))
 
 
 def _integral(values: np.ndarray) -> np.ndarray:

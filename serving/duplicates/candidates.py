@@ -1,4 +1,4 @@
-"""Candidates for copies: range searches over embeddings and over perceptual hashes, in FAISS.
+"""Candidates for copies: searches over embeddings and over perceptual hashes, in FAISS.
 
 Few items are searched exactly. Many embeddings are searched in an inverted file of half-precision rows, which finds
 nearly all of those that are near; many hashes in a multi-index hash (Norouzi, Punjani, Fleet 2012, Fast Search in
@@ -8,7 +8,8 @@ most one bit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,21 @@ QUERIES = 500
 
 MAX_NEAR = 100
 """Candidates of one item by each of the searches, the nearest first: many blank pictures are all near to each other."""
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """Candidates of one item, the nearest first.
+
+    Attributes:
+        row: The item's row among the queries.
+        similar: Ids of items whose embeddings are near.
+        close: Ids of items whose hashes, or their mirror images, are near.
+    """
+
+    row: int
+    similar: list[int]
+    close: list[int]
 
 
 class CandidateIndex:
@@ -75,27 +91,36 @@ class CandidateIndex:
         self.ids = np.concatenate(self._ids) if self._ids else self.ids
         self._ids.clear()
 
-    def pairs(self, queries: Pictures) -> np.ndarray:
-        """Return pairs (row of `queries`, id in the index), int64 [m, 2], each once, without an item and itself.
-
-        Of two items that are both in the index, the pair is returned for the one with the larger id only.
-        """
-        found = np.concatenate([np.empty((0, 2), np.int64), *self._found(queries)])
-        rows, ids = queries.ids[found[:, 0]], self.ids[found[:, 1]]
-        places = np.minimum(np.searchsorted(self.ids, rows), max(0, len(self.ids) - 1))
-        is_inside = self.ids[places] == rows if len(self.ids) else np.zeros(len(rows), bool)
-        kept = np.where(is_inside, rows > ids, True)
-        return np.unique(np.stack([found[kept, 0], ids[kept]], axis=1), axis=0)
-
-    def _found(self, queries: Pictures) -> Iterator[np.ndarray]:
-        for start in range(0, len(queries.ids), QUERIES):
+    def nearest(self, queries: Pictures) -> Iterator[Nearest]:
+        """Yield the candidates of each item that has any, without itself, in the order of the rows."""
+        for start in range(0, len(queries.ids) if len(self.ids) else 0, QUERIES):
             rows = slice(start, start + QUERIES)
-            similar = self._embeddings.range_search(queries.vectors[rows], RULE.similarity)
-            yield _nearest(start, similar, -1)
-            for hashes in (queries.hashes[rows], mirror_hash(queries.hashes[rows])):
+            similarities, places = self._embeddings.search(queries.vectors[rows], min(MAX_NEAR, len(self.ids)))
+            close = [
                 # The radius of FAISS is exclusive.
-                close = self._hashes.range_search(np.ascontiguousarray(hashes), RULE.candidate_distance + 1)
-                yield _nearest(start, close, 1)
+                self._hashes.range_search(np.ascontiguousarray(hashes), RULE.candidate_distance + 1)
+                for hashes in (queries.hashes[rows], mirror_hash(queries.hashes[rows]))
+            ]
+            for row, item in enumerate(queries.ids[rows].tolist()):
+                is_near = (similarities[row] >= RULE.similarity) & (places[row] >= 0)
+                similar = self.ids[places[row][is_near]].tolist()
+                by_hash = self._closest([_row_of(found, row) for found in close])
+                candidates = Nearest(start + row, *([one for one in ids if one != item] for ids in (similar, by_hash)))
+                if candidates.similar or candidates.close:
+                    yield candidates
+
+    def _closest(self, found: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[int]:
+        """Return ids by their least distance, at most `MAX_NEAR`, of the distances and places of several searches."""
+        distances, places = (np.concatenate(values) for values in zip(*found, strict=True))
+        order = np.lexsort((places, distances))
+        return list(dict.fromkeys(self.ids[places[order]].tolist()))[:MAX_NEAR]
+
+
+def _row_of(found: tuple[np.ndarray, np.ndarray, np.ndarray], row: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distances and places of one row of a range search."""
+    limits, distances, places = found
+    part = slice(int(limits[row]), int(limits[row + 1]))
+    return distances[part], places[part]
 
 
 def lists(count: int) -> int:
@@ -121,20 +146,3 @@ def _inverted_file(dim: int, count: int, sample: np.ndarray) -> Any:
     index.train(sample)
     index.nprobe = PROBES
     return index
-
-
-def _nearest(start: int, found: tuple[np.ndarray, np.ndarray, np.ndarray], order: int) -> np.ndarray:
-    """Return (row, place) of the results of a range search, int64 [m, 2], at most `MAX_NEAR` per row and the nearest.
-
-    order: 1 if small distances are near, -1 if large similarities are.
-    """
-    limits, distances, places = found
-    bounds = limits.astype(np.int64)
-    counts: np.ndarray = bounds[1:] - bounds[:-1]
-    rows = np.repeat(np.arange(len(counts)), counts)
-    if (counts > MAX_NEAR).any():
-        by_row = np.lexsort((order * distances, rows))
-        ranks = np.arange(len(rows)) - np.repeat(bounds[:-1], counts)
-        chosen = by_row[ranks < MAX_NEAR]
-        rows, places = rows[chosen], places[chosen]
-    return np.stack([rows + start, places.astype(np.int64)], axis=1)

@@ -1,24 +1,32 @@
 """Comparison of all items of a gallery: it brings the table of confirmed copies up to date.
 
 Only items that were added since the last comparison are put into an index, and all items are searched in it, page by
-page. Memory grows with the new items, not with pairs.
+page. Time and memory grow with the items and their copies, not with pairs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import islice
 
 import numpy as np
 
-from serving.duplicates.candidates import EXACT, ROWS_PER_LIST, build_index, lists
-from serving.duplicates.pictures import PAGE, Pair, Pictures, PictureTable
-from serving.duplicates.rule import confirm
+from serving.duplicates.alignment import GreyPicture
+from serving.duplicates.candidates import EXACT, ROWS_PER_LIST, CandidateIndex, build_index, lists
+from serving.duplicates.pictures import Pair, Pictures, PictureTable
+from serving.duplicates.rule import Evidence, confirm, confirm_nearest
 from zoo.console import Progress
 
-PICTURES = 1000
-"""Grey thumbnails that are kept, 64 kB each."""
+PICTURES = 400
+"""Grey thumbnails that are kept, 200 to 400 kB each."""
+
+ROWS = 200
+"""Items whose candidates are read at a time."""
+
+Facts = tuple[np.ndarray, np.ndarray]
+"""The embedding, float32 [dim], and the hash, uint8 [32], of an item."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +35,7 @@ class ComparedItems:
 
     Attributes:
         added: Items that were compared with all others.
-        candidates: Pairs that an index found.
+        candidates: Comparisons of pairs that an index found.
         confirmed: Pairs of these that are copies.
     """
 
@@ -55,34 +63,76 @@ def compare(table: PictureTable, progress: bool = False, exact: bool | None = No
         exact = added <= EXACT if exact is None else exact
         sample = None if exact else _sample(table, since, added)
         index = build_index(table.store.dim, added, table.pages(since), sample)
+        comparison = Comparison(table)
         with Progress("compare", table.count(), progress) as bar:
             for page in table.pages():
-                pairs = index.pairs(page)
-                found = list(confirmed_pairs(table, page, pairs))
+                start, found = bar.done, []
+                for row, pair in comparison.confirmed(page, index):
+                    if pair is None:
+                        bar.update(start + row + 1 - bar.done)
+                    else:
+                        found.append(pair)
                 table.add_pairs(found)
-                candidates, confirmed = candidates + len(pairs), confirmed + len(found)
-                bar.update(len(page.ids))
+                bar.update(start + len(page.ids) - bar.done)
+        candidates, confirmed = comparison.candidates, comparison.confirmed_pairs
     table.set_compared(now)
     return ComparedItems(added, candidates, confirmed)
 
 
-def confirmed_pairs(table: PictureTable, page: Pictures, pairs: np.ndarray) -> Iterator[Pair]:
-    """Yield those of the pairs (row of the page, id of an item), int64 [m, 2], that are copies."""
-    for start in range(0, len(pairs), PAGE):
-        some = pairs[start : start + PAGE]
-        others = sorted(set(some[:, 1].tolist()))
-        known, vectors = table.store.content_embeddings(others)
-        read = lru_cache(PICTURES)(table.picture)  # the same pictures are in many pairs
-        hashes = table.hashes(known)
-        places = {item: place for place, item in enumerate(known) if item in hashes}
-        for row, other in some.tolist():
-            if other not in places:  # removed meanwhile
-                continue
-            similarity = float(page.vectors[row] @ vectors[places[other]])
-            item = int(page.ids[row])
-            pictures = partial(read, item), partial(read, other)
-            if evidence := confirm(min(1.0, similarity), (page.hashes[row], hashes[other]), pictures):
-                yield Pair(min(item, other), max(item, other), evidence)
+class Comparison:
+    """Comparison of items with their candidates, each pair once."""
+
+    def __init__(self, table: PictureTable) -> None:
+        self._table = table
+        self._read = lru_cache(PICTURES)(lambda content: GreyPicture(table.picture(content)))
+        self._copies: dict[tuple[int, int], Evidence] = {}
+        self._others: set[tuple[int, int, bool]] = set()
+
+    @property
+    def candidates(self) -> int:
+        """Return the number of comparisons."""
+        return len(self._copies) + len(self._others)
+
+    @property
+    def confirmed_pairs(self) -> int:
+        """Return the number of pairs that are copies."""
+        return len(self._copies)
+
+    def confirmed(self, page: Pictures, index: CandidateIndex) -> Iterator[tuple[int, Pair | None]]:
+        """Yield (row, pair) for each new pair of a page's item and a copy, and (row, None) after each row."""
+        nearest = index.nearest(page)
+        while rows := list(islice(nearest, ROWS)):
+            others = sorted({item for row in rows for item in (*row.similar, *row.close)})
+            known, vectors = self._table.store.content_embeddings(others)
+            hashes = self._table.hashes(known)
+            facts = {
+                item: (vector, hashes[item]) for item, vector in zip(known, vectors, strict=True) if item in hashes
+            }
+            for one in rows:
+                item = int(page.ids[one.row])
+                similar, close = ([other for other in ids if other in facts] for ids in (one.similar, one.close))
+                own = page.vectors[one.row], page.hashes[one.row]
+                check = partial(self._check, item, own, facts)
+                before = len(self._copies)
+                for other, evidence in confirm_nearest(similar, close, check):
+                    if len(self._copies) > before:
+                        before = len(self._copies)
+                        yield one.row, Pair(min(item, other), max(item, other), evidence)
+                yield one.row, None
+
+    def _check(self, item: int, own: Facts, facts: Mapping[int, Facts], other: int, is_near: bool) -> Evidence | None:
+        pair = min(item, other), max(item, other)
+        if pair in self._copies or (*pair, is_near) in self._others:
+            return self._copies.get(pair)
+        vector, picture = facts[other]
+        similarity = min(1.0, float(own[0] @ vector))
+        pictures = partial(self._read, item), partial(self._read, other)
+        evidence = confirm(similarity, (own[1], picture), pictures, is_near)
+        if evidence is None:
+            self._others.add((*pair, is_near))
+        else:
+            self._copies[pair] = evidence
+        return evidence
 
 
 def _sample(table: PictureTable, since: int, added: int) -> np.ndarray:

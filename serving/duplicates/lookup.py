@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 
+from serving.duplicates.alignment import GreyPicture
 from serving.duplicates.pictures import PictureTable
-from serving.duplicates.rule import RULE, Evidence, confirm
+from serving.duplicates.rule import RULE, Evidence, confirm, confirm_nearest
 from serving.gallery.gallery import VectorGallery, check_folder
 from serving.gallery.store import Store
 from zoo.data.perceptual_hash import HASH_BYTES, hamming, mirror_hash
@@ -87,18 +88,18 @@ class CopyFinder:
         if picture is None:
             return {}
         similarities, ids = gallery.neighbours(vector[None], NEAR + 1)
-        near = ids[0][similarities[0] >= RULE.similarity].tolist()
-        candidates = sorted({*near, *self._close(table.store, picture)} - {content})
-        known, vectors = table.store.content_embeddings(candidates)
-        copies = {}
-        for other, similarity in zip(known, (vectors @ vector).tolist(), strict=True):
-            other_picture = _hash(table, other)
-            if other_picture is None:
-                continue
-            pictures = partial(table.picture, content), partial(table.picture, other)
-            if evidence := confirm(min(1.0, similarity), (picture, other_picture), pictures):
-                copies[other] = evidence
-        return copies
+        similar = [other for other in ids[0][similarities[0] >= RULE.similarity].tolist() if other != content]
+        close = [other for other in self._close(table.store, picture) if other != content]
+        known, vectors = table.store.content_embeddings(sorted({*similar, *close}))
+        cosines, hashes = dict(zip(known, (vectors @ vector).tolist(), strict=True)), table.hashes(known)
+        read = lru_cache(lambda image: GreyPicture(table.picture(image)))
+
+        def check(other: int, is_near: bool) -> Evidence | None:
+            pictures = partial(read, content), partial(read, other)
+            return confirm(min(1.0, cosines[other]), (picture, hashes[other]), pictures, is_near)
+
+        similar, close = ([other for other in others if other in hashes] for others in (similar, close))
+        return dict(confirm_nearest(similar, close, check))
 
     def copies_of_new(self, gallery: VectorGallery, items: Sequence[int]) -> dict[int, list[Copy]]:
         """Return the copies of each of the items that has any."""

@@ -4,6 +4,7 @@
     python tests/benchmarks/bench_duplicates.py --photos BIRDS --peer VENV/bin/python   an interpreter that has it
     python tests/benchmarks/bench_duplicates.py --photos CARS --peer VENV/bin/python --tuned 8 0.8
     python tests/benchmarks/bench_duplicates.py --synthetic 100000 --synthetic 1000000
+    python tests/benchmarks/bench_duplicates.py --look-alikes 12 --collection BIRDS --collection CARS --out groups.json
 
 Photographs: `--originals` images are drawn by the seed, and of `--pictures` of them all twenty copies are made
 (`tests.benchmarks.distortions`). All images are compared with the originals. Recall is the share of the copies that are
@@ -12,7 +13,11 @@ photographs, many of the same class, can be mistaken. A pair of different photog
 data set itself holds a picture twice.
 
 Synthetic items: random unit vectors and hashes. Every twentieth is a copy of the one before, with a cosine of 0.9 and
-10 different bits. A second run adds 1,000 items to the gallery. No pictures are aligned.
+10 different bits. All have one picture, so that every comparison in detail confirms a copy. A second run adds 1,000
+items to the gallery.
+
+Look-alikes: `--look-alikes` pictures of each kind (`tests.benchmarks.look_alikes`), none of which are copies, and
+copies of a quarter of them; and the images of every folder of `--collection`, whose groups a person has to judge.
 """
 
 from __future__ import annotations
@@ -32,15 +37,17 @@ import numpy as np
 from PIL import Image
 
 from serving.duplicates.candidates import build_index
-from serving.duplicates.comparison import compare, confirmed_pairs
+from serving.duplicates.comparison import Comparison, compare
 from serving.duplicates.groups import detail_of, measure
 from serving.duplicates.pictures import Pictures, PictureTable
 from serving.gallery import schema
 from serving.gallery.indexing import index_folder
 from serving.gallery.originals import Originals
 from serving.gallery.store import Store
+from serving.gallery.types import make_thumbnail
 from tests.benchmarks.distortions import DISTORTIONS, FORMATS, copy_of
 from tests.benchmarks.figures import Figure, print_conditions, print_figures, write_figures
+from tests.benchmarks.look_alikes import COPIES, LOOK_ALIKES, draw, resave, scene
 from zoo.console import print_table
 from zoo.files import read_json, write_json
 from zoo.models.load import load
@@ -116,7 +123,8 @@ def own_pairs(images: Path, folder: Path, pictures: int) -> tuple[Pairs, dict[st
         chosen = np.array([content for content, item in items.items() if is_original(item.source)])
         started = time.process_time()
         index = build_index(store.dim, len(chosen), (part_of(page, chosen) for page in table.pages()), None)
-        pairs = [pair for page in table.pages() for pair in confirmed_pairs(table, page, index.pairs(page))]
+        comparison = Comparison(table)
+        pairs = [pair for page in table.pages() for _, pair in comparison.confirmed(page, index) if pair is not None]
         seconds = time.process_time() - started
         copied = {content: [item] for content, item in items.items() if int(split(item.source)[0]) < pictures}
         measures = measure(table, copied, Originals([images]))
@@ -181,14 +189,59 @@ def photographs(arguments: argparse.Namespace) -> dict[str, Any]:
     return {**facts, "pairs": sorted(pairs), "peer_pairs": peer_pairs}
 
 
+def collection(images: Path) -> tuple[list[tuple[str, str]], dict[str, float]]:
+    """Return the pairs that are confirmed in a folder, and the processor time and comparisons that it took."""
+    with tempfile.TemporaryDirectory() as name:
+        gallery = Path(name) / "gallery"
+        index_folder(load("photos", "onnx"), "photos", images, gallery, progress=True)
+        with closing(Store(gallery / "gallery.sqlite")) as store:
+            table = PictureTable(store)
+            started = time.process_time()
+            result = compare(table, progress=True)
+            seconds = time.process_time() - started
+            sources = {
+                content: some[0].source for content, some in store.items_of(list(store.content_labels())).items()
+            }
+            pairs = [(sources[pair.first], sources[pair.second]) for pair in table.pairs(mirrored=True)]
+    facts = {"images": result.added, "comparisons": result.candidates, "pairs": len(pairs), "seconds": seconds}
+    return pairs, {**facts, "seconds for 200": seconds * 200 / max(1, result.added)}
+
+
+def look_alikes(count: int) -> dict[str, Any]:
+    """Print and return for each kind the pairs of different pictures, and the share of copies that are found."""
+    figures = {}
+    for kind in LOOK_ALIKES:
+        with tempfile.TemporaryDirectory() as name:
+            folder, copies = Path(name), []
+            for seed in range(count):
+                picture = draw(kind, seed)
+                picture.save(folder / f"{seed:03}-original.png")
+                for copy in COPIES if seed < count / 4 else ():
+                    copies.append(f"{seed:03}-{copy}.{'png' if picture.mode == 'RGBA' else 'jpg'}")
+                    (folder / copies[-1]).write_bytes(resave(picture, copy))
+            pairs, facts = collection(folder)
+        wrong = sum(first[:3] != second[:3] for first, second in pairs)
+        found = {copy for pair in pairs for copy in pair if any(is_original(name) for name in pair)}
+        facts["pairs of different pictures"] = wrong
+        for copy in COPIES:
+            of = [name for name in copies if split(name)[1] == copy]
+            facts[copy] = sum(name in found for name in of) / len(of)
+        figures[kind] = facts
+    columns = list(next(iter(figures.values())))
+    rows = [[kind, *(f"{value:.2f}" for value in facts.values())] for kind, facts in figures.items()]
+    print_table(Table(["", *columns], rows, numbers=columns))
+    return figures
+
+
 def synthetic_items(store: Store, count: int, first: int = 0) -> int:
     """Write items straight into the file, without an index; return the number of copies among them."""
-    draw, copies = np.random.default_rng([SEED, first]), 0
+    rng, copies = np.random.default_rng([SEED, first]), 0
+    thumbnail = make_thumbnail(scene(np.random.default_rng(SEED), (48, 48))).data
     for start in range(first, first + count, BATCH):
         size = min(BATCH, first + count - start)
-        vectors = draw.normal(size=(size, DIM)).astype(np.float32)
+        vectors = rng.normal(size=(size, DIM)).astype(np.float32)
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-        hashes = draw.integers(0, 256, (size, 32), dtype=np.uint8)
+        hashes = rng.integers(0, 256, (size, 32), dtype=np.uint8)
         of = np.arange(COPY_EVERY - 1, size, COPY_EVERY)
         vectors[of] = 0.9 * vectors[of - 1] + (1 - 0.81) ** 0.5 * vectors[of]
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -203,7 +256,7 @@ def synthetic_items(store: Store, count: int, first: int = 0) -> int:
                 "INSERT INTO items VALUES (?1, ?2, NULL, '{}', ?1, '2026', ?3, NULL, NULL)",
                 ((item, f"{item}.jpg", change) for item in ids),
             )
-            db.executemany("INSERT INTO thumbnails VALUES (?, 'image/png', x'')", ((item,) for item in ids))
+            db.executemany("INSERT INTO thumbnails VALUES (?, 'image/png', ?)", ((item, thumbnail) for item in ids))
             blobs = zip(ids, (row.tobytes() for row in vectors), strict=True)
             db.executemany("INSERT INTO embeddings (content, embedding) VALUES (?, ?)", blobs)
             pictures = zip(ids, (row.tobytes() for row in hashes), strict=True)
@@ -241,6 +294,10 @@ def main() -> None:
     parser.add_argument("--peer", type=Path, help="Python interpreter with imagededup, timm and torch")
     parser.add_argument("--tuned", type=float, nargs=2, default=(), help="thresholds of PHash and CNN chosen elsewhere")
     parser.add_argument("--synthetic", type=int, action="append", default=[], help="number of items; repeatable")
+    parser.add_argument("--look-alikes", type=int, default=0, help="pictures of each kind that is drawn")
+    parser.add_argument(
+        "--collection", type=Path, action="append", default=[], help="folder of photographs; repeatable"
+    )
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     print_conditions()
@@ -248,6 +305,13 @@ def main() -> None:
         found = photographs(arguments)
         if arguments.out:
             write_json(arguments.out, found)
+    alike: dict[str, Any] = {"look_alikes": look_alikes(arguments.look_alikes)} if arguments.look_alikes else {}
+    for folder in arguments.collection:
+        pairs, facts = collection(folder)
+        print(folder, facts)
+        alike[str(folder)] = {**facts, "found": pairs}
+    if alike and arguments.out:
+        write_json(arguments.out, alike)
     for count in arguments.synthetic:
         with tempfile.TemporaryDirectory() as name:
             figures = list(synthetic(count, Path(name)))

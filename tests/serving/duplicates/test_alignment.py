@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from PIL import Image, ImageOps
+from PIL import Image
 
-from serving.duplicates.alignment import aligned_distance, correlations, find_inside
+from serving.duplicates.alignment import GreyPicture, correlations, find_inside, refined, shared_parts
 
 
 def picture(seed: int, size: tuple[int, int] = (200, 150)) -> Image.Image:
@@ -35,27 +35,26 @@ def test_flat_windows_and_templates_correlate_with_nothing():
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.6, 1.7])
-def test_the_place_of_a_crop_is_found(scale: float):
-    original, (left, top, right, bottom) = picture(2), (30, 20, 160, 120)
-    crop = original.crop((left, top, right, bottom))
+def test_the_place_of_a_crop_is_found_and_refined(scale: float):
+    original, place = picture(2).convert("L"), (30, 20, 160, 120)
+    crop = original.crop(place)
     crop = crop.resize((round(crop.width * scale), round(crop.height * scale)), Image.Resampling.BICUBIC)
-    place = find_inside(original, crop)
-    assert place is not None
-    assert place.correlation > 0.9
-    assert place.scale == pytest.approx((right - left) / crop.width, rel=0.04)
-    assert (place.left, place.top) == pytest.approx((left, top), abs=4)
+    outer, inner = GreyPicture(original), GreyPicture(crop)
+    assert find_inside(outer, inner) == pytest.approx(place, abs=6)
+    (parts,) = [parts for parts in shared_parts(outer, inner) if parts.second_box == inner.whole]
+    assert refined(parts).first_box == pytest.approx(place, abs=1.5)
+    (parts,) = [parts for parts in shared_parts(inner, outer) if parts.first_box == inner.whole]
+    assert refined(parts).second_box == pytest.approx(place, abs=1.5)
 
 
-def test_crops_and_frames_are_near_and_other_pictures_are_not():
-    original = picture(3)
-    crop = original.crop((20, 10, 170, 130))
-    framed = ImageOps.expand(original, 20, 0)
-    for copy in (crop, framed):
-        assert aligned_distance(original, copy) == aligned_distance(copy, original) <= 40
-    assert aligned_distance(original, picture(4)) > 70
+def test_other_pictures_and_whole_ones_share_no_part():
+    original = GreyPicture(picture(3).convert("L"))
+    assert list(shared_parts(original, GreyPicture(picture(4).convert("L")))) == []
+    assert list(shared_parts(original, GreyPicture(original.image.resize((100, 75))))) == []
 
 
 @pytest.mark.parametrize("size", [(1, 1), (3, 200), (500, 2), (64, 64)])
-def test_odd_sizes_and_flat_pictures_have_a_distance(size: tuple[int, int]):
-    for image in (Image.new("L", size, 9), picture(5, size)):
-        assert 0 <= aligned_distance(image, picture(6)) <= 256
+def test_odd_sizes_and_flat_pictures_share_no_part(size: tuple[int, int]):
+    other = GreyPicture(picture(6).convert("L"))
+    for image in (Image.new("L", size, 9), picture(5, size).convert("L")):
+        assert list(shared_parts(GreyPicture(image), other)) == []

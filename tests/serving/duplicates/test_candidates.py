@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from serving.duplicates import candidates
-from serving.duplicates.candidates import build_index
+from serving.duplicates.candidates import CandidateIndex, build_index
 from serving.duplicates.pictures import Pictures
 from serving.duplicates.rule import RULE
-from zoo.data.perceptual_hash import BITS, MIRRORED
+from zoo.data.perceptual_hash import BITS, MIRRORED, hamming, mirror_hash
 
 DIM = 24
 
@@ -49,36 +49,49 @@ def part(items: Pictures, rows: slice) -> Pictures:
     return Pictures(items.ids[rows], items.vectors[rows], items.hashes[rows])
 
 
-def ids_of(items: Pictures, pairs: np.ndarray) -> set[tuple[int, int]]:
-    named = [(int(items.ids[row]), other) for row, other in pairs.tolist()]
-    assert len(named) == len(set(named))
-    return set(named)
+def ids_of(items: Pictures, index: CandidateIndex) -> set[tuple[int, int]]:
+    """Pairs of an item and a candidate, the larger id first."""
+    pairs = set()
+    for nearest in index.nearest(items):
+        for ids in (nearest.similar, nearest.close):
+            assert len(ids) == len(set(ids))
+            pairs |= {(int(items.ids[nearest.row]), other) for other in ids}
+    return {(max(pair), min(pair)) for pair in pairs}
 
 
-def test_all_near_pairs_are_found_once():
-    items = pictures(240)
-    index = build_index(DIM, 240, [part(items, slice(0, 100)), part(items, slice(100, 240))], None)
+def test_all_near_pairs_are_found():
+    items = pictures(160)
+    index = build_index(DIM, 160, [part(items, slice(0, 100)), part(items, slice(100, 160))], None)
     expected = near(items)
     assert len(expected) > 100
-    assert ids_of(items, index.pairs(items)) == expected
-    halves = [part(items, slice(0, 150)), part(items, slice(150, 240))]
-    assert set().union(*(ids_of(half, index.pairs(half)) for half in halves)) == expected
+    assert ids_of(items, index) == expected
+    halves = [part(items, slice(0, 90)), part(items, slice(90, 160))]
+    assert set().union(*(ids_of(half, index) for half in halves)) == expected
 
 
 def test_many_items_are_found_by_lists_and_parts_of_hashes(monkeypatch: pytest.MonkeyPatch):
-    items = pictures(400)
-    monkeypatch.setattr(candidates, "PROBES", candidates.lists(400))  # all lists: the search is exact
-    found = ids_of(items, build_index(DIM, 400, [items], items.vectors).pairs(items))
-    assert found == near(items)
+    items = pictures(160)
+    monkeypatch.setattr(candidates, "PROBES", candidates.lists(160))  # all lists: the search is exact
+    assert ids_of(items, build_index(DIM, 160, [items], items.vectors)) == near(items)
 
 
 def test_items_outside_the_index_are_compared_with_those_inside():
     items = pictures(120)
     old, new = part(items, slice(0, 90)), part(items, slice(90, 120))
     index = build_index(DIM, 30, [new], None)
-    crossing = {pair for pair in near(items) if pair[0] in new.ids}
-    found = ids_of(old, index.pairs(old)) | ids_of(new, index.pairs(new))
-    assert {(max(pair), min(pair)) for pair in found} == crossing
+    assert ids_of(old, index) | ids_of(new, index) == {pair for pair in near(items) if pair[0] in new.ids}
+
+
+def test_the_nearest_candidates_come_first():
+    items = pictures(60)
+    vectors = dict(zip(items.ids.tolist(), items.vectors.astype(np.float64), strict=True))
+    hashes = dict(zip(items.ids.tolist(), items.hashes, strict=True))
+    for nearest in build_index(DIM, 60, [items], None).nearest(items):
+        item = int(items.ids[nearest.row])
+        cosines = [float(vectors[item] @ vectors[other]) for other in nearest.similar]
+        distances = [min(hamming(hashes[item], one) for one in (hashes[other], mirror_hash(hashes[other]))) for other in nearest.close]
+        assert cosines == pytest.approx(sorted(cosines, reverse=True))
+        assert distances == sorted(distances)
 
 
 def test_candidates_of_one_item_are_bounded():
@@ -86,11 +99,10 @@ def test_candidates_of_one_item_are_bounded():
     same = Pictures(
         np.arange(count), np.eye(1, DIM, dtype=np.float32).repeat(count, 0), np.zeros((count, 32), np.uint8)
     )
-    pairs = build_index(DIM, count, [same], None).pairs(same)
-    assert 0 < len(pairs) <= 3 * candidates.MAX_NEAR * count
-    assert np.bincount(pairs[:, 0]).max() <= 3 * candidates.MAX_NEAR
+    for nearest in build_index(DIM, count, [same], None).nearest(same):
+        assert 0 < len(nearest.similar) <= candidates.MAX_NEAR
+        assert 0 < len(nearest.close) <= candidates.MAX_NEAR
 
 
-def test_an_empty_index_has_no_pairs():
-    items = pictures(5)
-    assert build_index(DIM, 0, [], None).pairs(items).shape == (0, 2)
+def test_an_empty_index_has_no_candidates():
+    assert list(build_index(DIM, 0, [], None).nearest(pictures(5))) == []
