@@ -184,7 +184,7 @@ class IndexingReport:
         refused: Source and reason of every image that did not get its key.
         stay_out: Sources of images whose items somebody has removed.
         not_in_folder: Sources of items that are not among the images.
-        pruned: How many of these were removed.
+        pruned: Key, or source if it has none, of each of these that was removed.
         other_folder: Another folder that was indexed into the gallery, so that pruning is refused.
         links_left_out: Sources of links that lead out of the folder.
         other_files: Source of every file that is not an image, and how that is known.
@@ -211,7 +211,7 @@ class IndexingReport:
     refused: list[tuple[str, str]] = field(default_factory=list)
     stay_out: list[str] = field(default_factory=list)
     not_in_folder: list[str] = field(default_factory=list)
-    pruned: int = 0
+    pruned: list[str] = field(default_factory=list)
     other_folder: str | None = None
     links_left_out: list[str] = field(default_factory=list)
     other_files: list[tuple[str, str]] = field(default_factory=list)
@@ -423,8 +423,8 @@ class IndexingRun:
             if place.id not in self._items.found and not (place.folder is None and place.content_sha256 in self._first)
         ]
 
-    def to_prune(self) -> list[int]:
-        """Return the ids of items that are not among the files.
+    def to_prune(self) -> list[ItemPlace]:
+        """Return the places of items that are not among the files.
 
         Items whose file cannot be read now are not among them; if no file can be read, none is.
         """
@@ -434,7 +434,7 @@ class IndexingRun:
             return not unreadable.isdisjoint((source, *map(str, PurePosixPath(source).parents)))
 
         absent = self._absent() if self._first or self.report.stay_out else []
-        return [place.id for place in absent if not is_unread(place.source)]
+        return [place for place in absent if not is_unread(place.source)]
 
 
 Fill = Callable[[IndexingRun, Embedder, Sequence[ImageFile], int, bool], None]
@@ -510,8 +510,9 @@ def index_folder(
         run.finish()
         remember_folder(gallery, source_root(images))
         remember_files(gallery, [file.path for file in files if follow_links or Path(file.source).is_absolute()])
-        if prune is not None and (absent := run.to_prune()) and prune(gallery, absent):
-            report.pruned = gallery.remove(absent)
+        if prune is not None and (absent := run.to_prune()) and prune(gallery, [place.id for place in absent]):
+            gallery.remove([place.id for place in absent])
+            report.pruned = [place.key or place.source for place in absent]
         report.items = gallery.store.count()
     if report.items == 0 and not report.stay_out:
         if is_new:

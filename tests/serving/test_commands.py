@@ -47,7 +47,7 @@ def test_index_then_search(
     assert capsys.readouterr().out == f"{gallery}: 24 images; 0 added, 24 already there, 0 unreadable\n"
     run_here("index", model_folder, pictures / "green disc", "--out", gallery)
     moved, staying = capsys.readouterr().out.splitlines()[1:]
-    assert moved.startswith("6 have moved")
+    assert moved.startswith("6 items updated: moved")
     assert staying.startswith("18 are not among the images indexed now")
     run_here("index", model_folder, pictures, "--out", gallery, "--json")
     outcome = capsys.readouterr()

@@ -424,7 +424,7 @@ def _outcome(upgrade: Upgrade, not_embedded: Sequence[MissingItem]) -> dict[str,
 
 
 def _embedded_lines(outcome: dict[str, Any]) -> Iterator[str]:
-    yield f"{count(outcome['embedded'], 'item')} embedded by {outcome['model']} now"
+    yield f"{count(outcome['embedded'], 'item')} embedded by {outcome['model']} in this run"
     if outcome["from_thumbnails"]:
         yield f"{outcome['from_thumbnails']:,} of all are embedded by their thumbnails, as their images were not found"
     for item in outcome["missing"][:SHOWN]:

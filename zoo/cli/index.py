@@ -396,9 +396,13 @@ def _may_prune_unasked(gallery: VectorGallery, ids: list[int]) -> bool:
 
 
 def _may_prune(gallery: VectorGallery, ids: list[int]) -> bool:
-    names = ", ".join(gallery.store.item(item).source for item in ids[:NAMED]) + (", ..." if len(ids) > NAMED else "")
-    items = f"{count(len(ids), 'item')} whose image is not among those indexed now ({names})"
-    return confirm(f"Remove {items}?")
+    items = map(gallery.store.item, ids[: NAMED + 1])
+    names = _first_names([item.key or item.source for item in items])
+    return confirm(f"Remove {count(len(ids), 'item')} whose image is not among those indexed now ({names})?")
+
+
+def _first_names(names: Sequence[str]) -> str:
+    return ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
 
 
 def _report_lines(report: IndexingReport, pruning: bool) -> Iterator[str]:
@@ -412,11 +416,11 @@ def _report_lines(report: IndexingReport, pruning: bool) -> Iterator[str]:
     )
     yield from _key_lines(report)
     if report.stay_out:
-        names = ", ".join(report.stay_out[:NAMED]) + (", ..." if len(report.stay_out) > NAMED else "")
         images = count(len(report.stay_out), "image")
+        names = _first_names(report.stay_out)
         yield f"{images} left out, because somebody removed the item ({names}); --readd adds such again"
     if report.moved:
-        yield f"{report.moved:,} have moved, or are described otherwise now: they were updated"
+        yield f"{count(report.moved, 'item')} updated: moved, or described otherwise now"
     if report.kept:
         yield f"{report.kept:,} keep a label that is not their folder's; --update gives them that"
     if report.labels_unused or report.unlabelled:
@@ -426,8 +430,9 @@ def _report_lines(report: IndexingReport, pruning: bool) -> Iterator[str]:
         )
     yield from _column_lines(report.columns)
     if report.pruned:
-        yield f"{report.pruned:,} whose image is not among these were removed"
-    if stay := len(report.not_in_folder) - report.pruned:
+        removed = count(len(report.pruned), "item was", "items were")
+        yield f"{removed} removed, as the image is not among these ({_first_names(report.pruned)})"
+    if stay := len(report.not_in_folder) - len(report.pruned):
         hint = "" if pruning or report.other_folder else "; --prune removes such"
         yield f"{stay:,} are not among the images indexed now: they stay in the gallery{hint}"
 
@@ -455,7 +460,7 @@ def _column_lines(columns: Sequence[Column]) -> Iterator[str]:
 def _key_lines(report: IndexingReport) -> Iterator[str]:
     """Yield lines about items that have another image, and about keys that were refused."""
     if report.replaced:
-        yield f"{count(report.replaced, 'item has', 'items have')} another image now, and keep what is known of them"
+        yield f"{count(report.replaced, 'item has', 'items have')} another image now; label, metadata and key stay"
     for source, reason in report.refused[:NAMED]:
         yield f"the key of {source} was refused: {reason.rstrip('.')}"
     if (more := len(report.refused) - NAMED) > 0:

@@ -252,7 +252,7 @@ def _csv_rows(
                     if any(row.pop(None, None) or ()):  # csv stores surplus cells under None
                         raise UsageError(
                             f"{path}, line {reader.line_num}: the row has more cells than the header, which has "
-                            f'{len(header)}; a comma within a cell needs quotation marks, as "a, b".',
+                            f"{len(header)}; {delimiter!r} within a cell needs quotation marks around the cell.",
                             code="invalid-table",
                         )
                     yield reader.line_num, {name: cell and _cell(name, cell) for name, cell in row.items()}

@@ -360,8 +360,23 @@ def test_items_without_their_image_are_removed(
     assert index(model_folder, folder, "--out", gallery_folder, "--prune", "--yes") == 0
     assert sources(gallery_folder) == before - {FIRST, SECOND} | {"moved.png"}
     said = capsys.readouterr().out
-    assert "1 whose image is not among these were removed" in said
+    assert f"1 item was removed, as the image is not among these ({SECOND})" in said
     assert "1 item has another image now" in said
+
+
+def test_removed_items_are_named_by_key_or_source(
+    model_folder: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also an item that was added by hand, of an image elsewhere."""
+    gallery, elsewhere = tmp_path / "g", tmp_path / "elsewhere.png"
+    index(model_folder, folder, "--out", gallery)
+    (folder / SECOND).rename(elsewhere)
+    (folder / FIRST).unlink()
+    run_here("gallery add", gallery, elsewhere, "--key", "HAND-1")
+    run_here("gallery add", gallery, elsewhere, "--key", "HAND-2")
+    capsys.readouterr()
+    assert index(model_folder, folder, "--out", gallery, "--prune", "--yes", "--json") == 0
+    assert sorted(json.loads(capsys.readouterr().out)["pruned"]) == sorted([FIRST, SECOND, "HAND-1", "HAND-2"])
 
 
 def test_it_asks_first(
