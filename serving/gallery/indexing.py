@@ -416,12 +416,12 @@ class IndexingRun:
         self.report.not_in_folder = [place.source for place in self._absent()]
 
     def _absent(self) -> list[ItemPlace]:
-        """Return the places of items that are not among the files; an image that a client added may be one of them."""
-        return [
-            place
-            for place in self._items.places
-            if place.id not in self._items.found and not (place.folder is None and place.content_sha256 in self._first)
-        ]
+        """Return the places of items that came from indexed folders and are not among the files.
+
+        Items that a client sent or a command added from elsewhere are not in these folders.
+        """
+        folders = {folder_uri(folder) for folder in indexed_folders(self.gallery)}
+        return [place for place in self._items.places if place.folder in folders and place.id not in self._items.found]
 
     def to_prune(self) -> list[ItemPlace]:
         """Return the places of items that are not among the files.
@@ -505,10 +505,10 @@ def index_folder(
             )
         report.other_folder = str(other) if other else None
         facts = (*PHOTO_FACTS, *(PLACE_FACTS if location else ()))
+        remember_folder(gallery, source_root(images))
         run = IndexingRun(gallery, report, files, rows, update, readd, facts)
         (embed or fill)(run, embedder, files, batch_size, progress)
         run.finish()
-        remember_folder(gallery, source_root(images))
         remember_files(gallery, [file.path for file in files if follow_links or Path(file.source).is_absolute()])
         if prune is not None and (absent := run.to_prune()) and prune(gallery, [place.id for place in absent]):
             gallery.remove([place.id for place in absent])

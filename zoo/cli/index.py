@@ -149,7 +149,7 @@ def index(
         bool,
         Option(
             "--prune",
-            help="remove every item whose image is not among these, also items that clients have added; asks first",
+            help="remove the items of indexed folders whose image is not among these; asks first",
         ),
     ] = False,
     yes: Yes = False,

@@ -89,7 +89,10 @@ def test_the_nearest_candidates_come_first():
     for nearest in build_index(DIM, 60, [items], None).nearest(items):
         item = int(items.ids[nearest.row])
         cosines = [float(vectors[item] @ vectors[other]) for other in nearest.similar]
-        distances = [min(hamming(hashes[item], one) for one in (hashes[other], mirror_hash(hashes[other]))) for other in nearest.close]
+        distances = [
+            min(hamming(hashes[item], one) for one in (hashes[other], mirror_hash(hashes[other])))
+            for other in nearest.close
+        ]
         assert cosines == pytest.approx(sorted(cosines, reverse=True))
         assert distances == sorted(distances)
 

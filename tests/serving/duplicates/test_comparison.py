@@ -13,7 +13,6 @@ import pytest
 from serving.duplicates.comparison import compare
 from serving.duplicates.pictures import COMPARED, PictureTable
 from serving.duplicates.rule import RULE
-from serving.duplicates.rule import RULE
 from serving.gallery.store import Store
 from serving.gallery.types import Thumbnail
 from tests.serving.duplicates.toys import copies, new_item, open_store, picture
@@ -100,19 +99,6 @@ def test_comparisons_of_items_that_are_all_alike_grow_with_their_number(tmp_path
         counts[number] = result.candidates
     assert 0 < counts[8] <= RULE.misses * 8
     assert 0 < counts[16] <= RULE.misses * 16
-
-
-def test_comparisons_of_items_that_are_all_alike_grow_with_their_number(tmp_path: Path):
-    counts = {}
-    for number in (20, 40):
-        (tmp_path / str(number)).mkdir()
-        alike = [new_item(item, picture(100 + item), of=1) for item in range(1, number + 1)]
-        with closing(open_store(tmp_path / str(number), alike)) as store:
-            result = compare(PictureTable(store))
-        assert result.confirmed == 0
-        counts[number] = result.candidates
-    assert 0 < counts[20] <= RULE.misses * 20
-    assert 0 < counts[40] <= RULE.misses * 40
 
 
 def test_a_thumbnail_that_cannot_be_decoded_is_left_out(store: Store):
