@@ -29,7 +29,7 @@ from zoo.errors import ImageError
 
 @dataclass(frozen=True)
 class Rule:
-    """Thresholds, chosen on photographs of birds and on drawn documents (docs/lab/duplicates.md).
+    """Thresholds, chosen on photographs of birds and cars and on drawn documents (docs/lab/duplicates.md).
 
     Attributes:
         name: Its name, kept with the pairs that it confirmed.

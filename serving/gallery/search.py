@@ -159,7 +159,7 @@ class Searcher(Encoder):
         return SearchResult(self._with_metadata(page, options.fields), tuple(part.truncated for part in parts), items)
 
     def _with_metadata(self, hits: list[Hit], fields: Sequence[str]) -> list[Hit]:
-        """Return hits with the metadata under some keys; without keys as they are."""
+        """Return hits with the metadata under some keys; without keys unchanged."""
         if not fields:
             return hits
         items, chosen = self.gallery.store.items_by_id([hit.id for hit in hits]), set(fields)

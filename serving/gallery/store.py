@@ -367,7 +367,7 @@ class Store:
         return self._places("SELECT rowid, source, key, folder, content_sha256 FROM removed_places")
 
     def note_removed(self, places: Sequence[ItemPlace]) -> None:
-        """Note that items were removed for good from these places, whatever the ids."""
+        """Note that items were removed for good from these places. Their ids do not matter."""
         values = [(place.source, place.key, place.folder, place.content_sha256) for place in places]
         with self.database.transaction() as db:
             db.executemany("INSERT INTO removed_places VALUES (?, ?, ?, ?)", values)

@@ -48,7 +48,7 @@ class SavedBaseline:
 
     @property
     def notes(self) -> list[str]:
-        """What to tell about the whitening: the comparison, or why there is none."""
+        """Lines about the whitening: its comparison, or the reason for leaving that out."""
         skipped = f"not compared with the plain model: {self.not_compared}." if self.not_compared else ""
         return [text for text in (self.comparison and f"{self.comparison.text}.", skipped) if text]
 

@@ -87,7 +87,7 @@ class RelevanceCurve:
 def spread_of(similarities: np.ndarray) -> Spread | None:
     """Return the spread of the similarities of one image [s], or of several [n, s], to a sample of the gallery.
 
-    It is None for a sample of fewer than `LEAST_SAMPLE`.
+    A sample of fewer than `LEAST_SAMPLE` gives None.
     """
     if similarities.shape[-1] < LEAST_SAMPLE:
         return None

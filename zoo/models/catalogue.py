@@ -124,7 +124,7 @@ class ModelInfo:
 
     @property
     def judges_relevance(self) -> bool:
-        """Whether searches without labels tell likely results from others (zoo.evaluation.relevance)."""
+        """True if searches without labels tell likely results from others (zoo.evaluation.relevance)."""
         return self.folder is not None and (self.folder / RELEVANCE_FILE).is_file()
 
     def to_json(self) -> dict[str, Any]:

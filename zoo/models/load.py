@@ -67,7 +67,7 @@ class Embedder:
 
     @property
     def is_ordered(self) -> bool:
-        """Whether the numbers of the embedding are in the order of their importance."""
+        """True if the numbers of the embedding are in the order of their importance."""
         from zoo.models.baselines import WHITENING_HEAD
 
         heads = self.card.heads
