@@ -63,6 +63,7 @@ COMMANDS = {
     "list": zoo.list_models,
     "baseline": zoo.baseline,
     "push": zoo.push,
+    "search": zoo.Gallery.search,
 }
 
 
