@@ -31,7 +31,7 @@ PUBLIC = [(losses, training.losses), (miners, training.miners), (samplers, train
 
 def test_every_public_name_exists() -> None:
     assert {name for name in zoo.__all__ if getattr(zoo, name, None) is None} == set()
-    assert set(zoo.__all__) <= set(dir(zoo))
+    assert set(dir(zoo)) == {*zoo.__all__, "__version__"}
     with pytest.raises(AttributeError):
         zoo.trian  # noqa: B018
 
@@ -63,6 +63,7 @@ COMMANDS = {
     "list": zoo.list_models,
     "baseline": zoo.baseline,
     "push": zoo.push,
+    "search": zoo.Gallery.search,
 }
 
 

@@ -146,8 +146,8 @@ class MetricLoss(nn.Module):
         if type(tuples) in accepted:
             return tuples
         named = " or ".join(kind.__name__.lower() for kind in accepted)
-        advice = f"{named}, not {type(tuples).__name__.lower()}; choose another miner" if named else "no tuples"
-        raise UsageError(f"{type(self).__name__} takes {advice}, or leave the miner out.", code="invalid-value")
+        mined = f"{named}, not {type(tuples).__name__.lower()}; choose another miner, or" if named else "no tuples;"
+        raise UsageError(f"{type(self).__name__} takes {mined} leave the miner out.", code="invalid-value")
 
     def extra_repr(self) -> str:
         """Return the constants by name; of a tensor its range."""
