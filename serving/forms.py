@@ -36,6 +36,8 @@ MAX_VALUES = 400_000
 """Largest number of JSON values in a line of POST /items/bulk, or in any other body. An image is one value."""
 PIECE = 2**18
 """Characters of base64 that are decoded at a time; a multiple of 4."""
+SPACES = "\n\r\t "
+"""White space that base64 may have."""
 DATA_URI = re.compile(r"data:[^,]{0,200};base64,", re.IGNORECASE)
 ADDRESS = re.compile(r"[a-z][a-z0-9+.-]{1,20}://", re.IGNORECASE)
 
@@ -125,8 +127,8 @@ def image_of_text(text: str) -> bytes:
         message = "image is an address. The service fetches nothing: send the picture itself, as base64 or a data URI."
         raise RefusedError(422, "image_address", message, parameter="image")
     encoded = text[prefix.end() :] if prefix else text
-    if any(space in encoded for space in "\n\r\t "):
-        encoded = "".join(encoded.split())
+    if encoded.isascii() and any(space in encoded for space in SPACES):
+        encoded = encoded.translate(dict.fromkeys(map(ord, SPACES)))  # a list of words would fill the memory
     if "=" not in encoded[:-2]:  # which only the last piece may hold
         with suppress(ValueError):
             # In pieces, between which other threads run.

@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import BaseModel, BeforeValidator, Discriminator, FailFast, Field, Tag, model_validator
+from typing_extensions import TypeAliasType
 
 from serving.errors import RefusedError
 from serving.forms import ADDRESS, DATA_URI, image_of_text
+from serving.schemas import RequestBody
 
 MAX_INPUTS = 2048
 """Largest number of members of `input`, as at OpenAI."""
 LEAST_ENCODED, LEAST_LINE = 256, 60
 """Least number of characters of base64, and of each of its lines but the last, that is taken for an image although
 nothing says so. No text is written in such words."""
+SHORT_LINE = re.compile(rf"(?<!\S)\S{{1,{LEAST_LINE - 1}}}\s+\S")
+"""A line that is too short for base64, with the begin of another one. A list of all lines would fill the memory."""
+MAX_MESSAGES = 64
+"""Largest number of messages of a conversation, which holds one image or one text."""
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ImageUrl(_Body):
+class ImageUrl(RequestBody):
     """Picture of a part: a data URI or plain base64. detail has no effect."""
 
     url: str
     detail: str | None = None
 
 
-class ImagePart(_Body):
+class ImagePart(RequestBody):
     """Picture as a part of a message or a member of `input`."""
 
     type: Literal["image_url"]
@@ -41,14 +44,14 @@ class ImagePart(_Body):
         return self.image_url if isinstance(self.image_url, str) else self.image_url.url
 
 
-class TextPart(_Body):
+class TextPart(RequestBody):
     """Text as a part of a message or a member of `input`."""
 
     type: Literal["text"]
     text: str
 
 
-class PlainImage(_Body):
+class PlainImage(RequestBody):
     """Picture as a member of `input`, as Jina's clients send it: a data URI or plain base64."""
 
     image: str
@@ -59,7 +62,7 @@ class PlainImage(_Body):
         return self.image
 
 
-class PlainText(_Body):
+class PlainText(RequestBody):
     """Text as a member of `input`, as Jina's clients send it."""
 
     text: str
@@ -93,14 +96,19 @@ def _listed(value: Any) -> Any:
     return value if isinstance(value, list) else [value]
 
 
-Parts = Annotated[
-    list[Part],
-    Field(min_length=1, max_length=MAX_INPUTS),
-    BeforeValidator(_listed, json_schema_input_type=Part | list[Part]),
-]
+Parts = TypeAliasType(
+    "Parts",
+    Annotated[
+        list[Part],
+        FailFast(),
+        Field(min_length=1, max_length=MAX_INPUTS),
+        BeforeValidator(_listed, json_schema_input_type=Part | list[Part]),
+    ],
+)
+"""The first part that is wrong is reported, as in `serving.schemas.Texts`."""
 
 
-class Message(_Body):
+class Message(RequestBody):
     """Message of a conversation."""
 
     role: str
@@ -108,7 +116,7 @@ class Message(_Body):
     name: str | None = None
 
 
-Messages = Annotated[list[Message], Field(min_length=1, max_length=MAX_INPUTS)]
+Messages = TypeAliasType("Messages", Annotated[list[Message], FailFast(), Field(min_length=1, max_length=MAX_MESSAGES)])
 
 
 @dataclass(frozen=True)
@@ -120,7 +128,7 @@ class Content:
     text: str | None = None
 
 
-class EmbeddingRequest(_Body):
+class EmbeddingRequest(RequestBody):
     """Body of POST /v1/embeddings.
 
     input: a text, or an image as a data URI or base64, or a list of these; messages, instead of it: one conversation
@@ -249,7 +257,7 @@ def _of_string(text: str, place: str, modality: str | None, reads_texts: bool) -
 
 def _may_be_encoded(text: str) -> bool:
     """Return whether a string is as long, and its lines are, as those of base64."""
-    return len(text) >= LEAST_ENCODED and all(len(line) >= LEAST_LINE for line in text.split()[:-1])
+    return len(text) >= LEAST_ENCODED and SHORT_LINE.search(text) is None
 
 
 def _image(text: str, place: str) -> bytes:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from serving.gallery.query import MAX_PARTS
 from serving.gallery.types import MAX_DEPTH, MAX_KEY, check_key, check_source, metadata_json
 from zoo.data.names import canonical
 from zoo.errors import ItemNotFoundError, UsageError
@@ -59,13 +60,15 @@ def parse_json_object(value: Any) -> Any:
     return value
 
 
-def parse_json_list(value: Any) -> Any:
+def parse_query_parts(value: Any) -> Any:
+    """Refuse what is not a list of parts, and too many of them before each is looked at."""
     try:
         value = json.loads(value) if isinstance(value, str) else value
     except (ValueError, RecursionError):
         value = None
-    if not isinstance(value, list):
-        raise ValueError('expected a JSON list, as [{"text": "red"}, {"id": 17, "weight": -1}]')
+    if not isinstance(value, list) or not 1 <= len(value) <= MAX_PARTS:
+        example = '[{"text": "red"}, {"id": 17, "weight": -1}]'
+        raise ValueError(f"expected a JSON list of 1 to {MAX_PARTS} parts, as {example}")
     return value
 
 
@@ -125,7 +128,7 @@ def parse_box(value: Any) -> Any:
         raise expected
     try:
         left, top, right, bottom = map(float, sides)
-    except (TypeError, ValueError):
+    except (OverflowError, TypeError, ValueError):
         raise expected from None
     if not (0 <= left < right <= 1 and 0 <= top < bottom <= 1):
         raise expected

@@ -123,8 +123,8 @@ class Encoder:
             return image
         left, top, right, bottom = crop
         # The part must keep as many pixels as the network wants of a whole image.
-        draft = math.ceil(self.embedder.preprocessing.resize / min(right - left, bottom - top))
-        picture = open_image(image, limits, min(draft, MAX_DRAFT))
+        draft = min(self.embedder.preprocessing.resize / min(right - left, bottom - top), MAX_DRAFT)
+        picture = open_image(image, limits, math.ceil(draft))
         x, y = np.array([left, right]) * picture.width, np.array([top, bottom]) * picture.height
         return picture.crop((int(x[0]), int(y[0]), max(int(x[0]) + 1, round(x[1])), max(int(y[0]) + 1, round(y[1]))))
 

@@ -108,6 +108,8 @@ class SearchQuery:
         if self.only is not None:
             return vectors[0]
         weights = np.array([part.weight for part in self.parts])
+        # Only their ratios matter; the squares of tiny ones would be 0. A power of 2 changes no other digit.
+        weights = np.ldexp(weights, -int(np.frexp(np.abs(weights).max())[1]))
         total = weights @ np.concatenate(vectors).astype(np.float64)
         length = float(np.linalg.norm(total))
         if length < LEAST_LENGTH * np.abs(weights).sum():

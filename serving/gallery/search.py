@@ -6,9 +6,10 @@ import hashlib
 import json
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -129,8 +130,16 @@ class Searcher(Encoder):
     def close(self) -> None:
         self.gallery.close()
 
-    def find(self, query: SearchQuery, options: SearchOptions) -> SearchResult:
+    def find(
+        self, query: SearchQuery, options: SearchOptions, images: Mapping[int, np.ndarray] = MappingProxyType({})
+    ) -> SearchResult:
         """Return a page of the items nearest to a query. Its own items are not among the results.
+
+        Args:
+            query: The query.
+            options: The options.
+            images: The embeddings, float32 [1, dim], of images that this searcher has embedded already, by the number
+                of their part.
 
         Raises:
             ImageError: An image cannot be read.
@@ -145,7 +154,10 @@ class Searcher(Encoder):
         calibration = None if picture is None else stored_calibration(self.gallery)
         if options.min_p is not None:
             _check_min_p(picture, calibration)
-        parts = [self._embedded(part) for part in query.parts]
+        parts = [
+            _Embedded(images[number]) if number in images else self._embedded(part)
+            for number, part in enumerate(query.parts)
+        ]
         vector, items = query.combined([part.vector for part in parts]), tuple(part.item for part in parts)
         own = [item for item in items if item is not None]
         end = options.offset + options.k

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import perf_counter
 from typing import Any, NamedTuple
 
+import numpy as np
 from anyio import to_thread
 from fastapi import APIRouter, Request
 
@@ -61,6 +62,17 @@ class Search(NamedTuple):
     @property
     def several(self) -> bool:
         return len(self.queries) > 1
+
+
+class _Images(NamedTuple):
+    """Embeddings of images of a query, by the number of their part, and the searcher that embedded them."""
+
+    searcher: Searcher
+    embeddings: Mapping[int, np.ndarray]
+
+    def of(self, searcher: Searcher) -> Mapping[int, np.ndarray]:
+        """Return the embeddings; none for the searcher of another model, which the gallery has got meanwhile."""
+        return self.embeddings if searcher is self.searcher else {}
 
 
 async def _read_search(request: Request, settings: Settings) -> Search:
@@ -167,10 +179,17 @@ async def search(
     if any(part.text is not None for part in search.queries[0].parts):
         await collection.call(_check_text_tower)
     parts = []
-    for number in range(len(search.queries)):
-        # Query by query, so that other requests are served in between.
-        run = cpu_queue.run_aside if number else cpu_queue.run
-        parts.append(await run(_answer, collection, search, number))
+    run = cpu_queue.run
+    for number, query in enumerate(search.queries):
+        # Query by query, and image by image, so that other requests are served in between.
+        images: dict[int, np.ndarray] = {}
+        searcher = collection.current.searcher
+        for place, part in enumerate(query.parts) if len(query.parts) > 1 else ():
+            if part.image is not None:
+                images[place] = await run(searcher.embed, part.image, part.crop)
+                run = cpu_queue.run_aside
+        parts.append(await run(_answer, collection, search, number, _Images(searcher, images)))
+        run = cpu_queue.run_aside
     chosen = search.options.selection
     any_results = any(part.results for part in parts)
     hints = await to_thread.run_sync(filter_notes, collection.gallery, chosen, any_results) if chosen else []
@@ -193,11 +212,11 @@ def _check_text_tower(searcher: Searcher) -> None:
         raise NoTextTowerError(no_text_tower(card.name))
 
 
-def _answer(collection: Collection, search: Search, number: int) -> SearchPart:
+def _answer(collection: Collection, search: Search, number: int, images: _Images) -> SearchPart:
     """Return the answer to a query; to one of several, the answer may be the error of its image or text."""
     query = search.queries[number]
     try:
-        result = collection.current.run(lambda searcher: searcher.find(query, search.options))
+        result = collection.current.run(lambda searcher: searcher.find(query, search.options, images.of(searcher)))
     except (ImageError, TextError) as error:
         if not search.several:
             raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import time
 from collections import Counter
 from typing import Any
@@ -55,7 +56,7 @@ class Attack:
             self.counts[check_reason(one) if "error" in one else "searched"] += 1
         self.counts["images"] += len(images)
         self.counts["requests"] += 1
-        ways = (self._alone, self._add, self._embed, self._crop, self._as_json, self._openai)
+        ways = (self._alone, self._add, self._embed, self._crop, self._as_json, self._in_parts, self._openai)
         ways[self.counts["requests"] % len(ways)](images)
 
     def _search(self, images: list[bytes]) -> dict[str, Any]:
@@ -88,6 +89,15 @@ class Attack:
         found = self.client.post("/search", json={"image": [*encoded, base64.b64encode(self.good).decode()], "k": 5})
         assert found.status_code == 200, (found.status_code, found.text[:300])
         assert found.json()["searches"][-1]["results"] == self.wanted
+
+    def _in_parts(self, images: tuple[bytes, ...]) -> None:
+        """Search by a sum of the images and items, with weights of all sizes: one bad image refuses it."""
+        for start in range(0, len(images), 8):
+            sent = images[start : start + 8]
+            parts = [{"image": number, "weight": 10.0 ** (number - 6)} for number in range(len(sent))]
+            files = [("image", ("a", image)) for image in sent]
+            query = json.dumps([*parts, {"id": 1, "weight": -1e-320}])
+            self._settle(self.client.post("/search", files=files, data={"query": query}))
 
     def _openai(self, images: tuple[bytes, ...]) -> None:
         """Embed each image alone, and all with a good one among them: a bad image is named."""

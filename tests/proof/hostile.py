@@ -63,6 +63,17 @@ JSONS = (
     "x" * 70_000 + '"}', "\ufeff{}",
 )  # fmt: skip
 """Bodies of POST /v1/embeddings, /search and /embed."""
+QUERIES = (
+    "[]", "{}", "[[]]", "[null]", "[{}]", "[" * 5000, '[{"text": ' + "[" * 5000, '[{"id": 1, "weight": NaN}]',
+    '[{"id": 1, "weight": 1e308}]', '[{"id": 1, "weight": -Infinity}]', '[{"id": 1, "weight": ' + "9" * 400 + "}]",
+    '[{"id": 1}, {"id": 1, "weight": -1}]', f'[{{"text": "{HALF}"}}]', f'[{{"key": "{HALF}"}}]', f'[{{"{HALF}": 1}}]',
+    '[{"key": "a\\u0000"}]', '[{"id": "../1"}]', '[{"id": -1}]', '[{"id": ' + "9" * 400 + "}]", '[{"image": 0}]',
+    '[{"image": -1}]', '[{"image": 1e3}]', '[{"image": {"image": 0}}]', '[{"image": "file:///etc/passwd"}]',
+    '[{"image": "QUJD", "crop": [0, 0, ' + "9" * 400 + ", 1]}]", '[{"image": "QUJD", "crop": [0, 0, NaN, 1]}]',
+    '[{"id": 1, "text": "a"}]', "[" + '{"id": 1},' * 16 + '{"id": 1}]', "[" + "{}," * 100_000 + "{}]",
+    "[{" + ",".join(f'"{number}":1' for number in range(50_000)) + "}]", '[{"text": "' + "x" * 70_000 + '"}]',
+)  # fmt: skip
+"""What is no query in parts: in JSON, in its text, and as a field of a form."""
 PICTURE_MEMBERS = (("/search", "image"), ("/embed", "image"), ("/v1/embeddings", "input"), ("/items", "image"))
 READERS = ("/v1/embeddings", "/search", "/embed")
 PATHS = (
@@ -75,7 +86,7 @@ NUMBERS = ("", " ", "-", ".", "1e", "nan", "inf", "-inf", "1e999", "0x10", "1_0"
 
 def refused(service: Service) -> int:
     """Send hostile requests; check that each is refused with its reason, and return their number."""
-    image = toys.query(0)
+    image, as_json = toys.query(0), {"content-type": "application/json"}
     with service.client() as client:
         answers = [
             *(client.post("/search", files={"image": (name, b"junk")}) for name in NAMES),
@@ -93,13 +104,13 @@ def refused(service: Service) -> int:
             ),
             *(client.post("/items", params={"metadata": text}, content=image) for text in METADATA),
             *(client.request(method, "/search") for method in ("GET", "PUT", "DELETE", "TRACE", "PATCH", "BREW")),
-            *(
-                client.post(path, content=text.encode(), headers={"content-type": "application/json"})
-                for path in READERS
-                for text in JSONS
-            ),
+            *(client.post(path, content=text.encode(), headers=as_json) for path in READERS for text in JSONS),
             *(client.post(path, json={name: text}) for path, name in PICTURE_MEMBERS for text in PICTURES),
             *(client.get(f"/v1/models/{one}") for one in IDS),
+            *(client.post("/search", content=f'{{"query": {text}}}', headers=as_json) for text in QUERIES),
+            *(client.post("/search", json={"query": text}) for text in QUERIES),
+            *(client.post("/search", files={"query": (None, text.encode())}) for text in QUERIES),
+            *(client.post("/search", files=[("query", (None, b'[{"id": 1}]'))] * times) for times in (2, 32, 33)),
         ]
     for answer in answers:
         _check(answer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import shutil
+import tracemalloc
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -12,11 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 from starlette.testclient import TestClient
 
 import zoo
 from serving import Client
 from serving.gallery import VectorGallery
+from serving.metrics import REGISTRY
 from tests.commandline import run_here
 from tests.raising import raises
 from tests.serving import toys
@@ -178,6 +181,7 @@ def test_options_hold_for_sums(http: TestClient, query: Path) -> None:
     assert all("metadata" in hit for hit in carried)
 
 
+AS_JSON = {"content-type": "application/json"}
 IMAGE = base64.b64encode(toys.query(0)).decode()
 
 
@@ -315,3 +319,76 @@ def test_a_text_needs_a_tower(gallery_folder: Path) -> None:
     for words in (("chair",), ("item:3", "+", "chair"), ("text:chair",)):
         with raises(NoTextTowerError):
             run_here("search", gallery_folder, *words)
+
+
+def test_only_the_ratios_of_weights_matter(http: TestClient) -> None:
+    def found(*weights: float) -> list[Any]:
+        parts = [{"id": number, "weight": weight} for number, weight in enumerate(weights, 1)]
+        answer = http.post("/search", json={"query": parts, "k": 24})
+        assert answer.status_code == 200, answer.text
+        return list(answer.json()["results"])
+
+    for factor in (2.0**-1070, 2.0**-600, 2.0**6):
+        assert found(factor, -factor / 2) == found(1, -0.5)
+        assert found(-factor) == found(-1)
+
+
+def test_a_tiny_part_of_an_image_is_a_pixel(http: TestClient) -> None:
+    found = [
+        http.post("/search", json={"query": [{"image": IMAGE, "crop": [0, 0, side, side]}], "k": 24}).json()["results"]
+        for side in (5e-324, 1e-310, 1e-9)
+    ]
+    assert found[0] == found[1] == found[2]
+
+
+FLOODS: list[tuple[str, str, Any]] = [
+    ("POST", "/search", {"query": [{f"a{number}": 1 for number in range(9000)}]}),
+    ("POST", "/search", {"query": json.dumps([{}] * 100_000)}),
+    ("POST", "/v1/embeddings", {f"a{number}": 1 for number in range(9000)}),
+    ("POST", "/v1/embeddings", {"input": [1] * 9000}),
+    ("POST", "/v1/embeddings", {"messages": [{"role": "user", "content": [1] * 2000}] * 60}),
+    ("PATCH", "/items/1", {f"a{number}": 1 for number in range(9000)}),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body"), FLOODS, ids=range(len(FLOODS)))
+def test_of_many_mistakes_one_is_reported(text_gallery: Path, method: str, path: str, body: Any) -> None:
+    with local_client(text_gallery, key="k" * 20) as client:
+        tracemalloc.start()
+        try:
+            answer = client.request(method, path, json=body)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert 400 <= answer.status_code < 500
+    assert len(answer.content) < 1000
+    assert peak < 12 * 2**20
+
+
+@pytest.mark.parametrize(("path", "name"), [("/search", "image"), ("/v1/embeddings", "input")])
+def test_base64_in_short_lines_takes_no_more_memory_than_in_long_ones(http: TestClient, path: str, name: str) -> None:
+    peaks = []
+    for line in ("AAA ", "A" * 75 + " "):
+        tracemalloc.start()
+        try:
+            http.post(path, content=json.dumps({name: line * (2**21 // len(line))}), headers=AS_JSON)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+    assert peaks[0] < 1.5 * peaks[1]
+
+
+def decoded() -> float:
+    labels = {"collection": "a", "stage": "decode"}
+    return REGISTRY.get_sample_value("zoo_stage_duration_seconds_count", labels) or 0.0
+
+
+def test_after_an_answer_in_place_of_its_own_a_sum_embeds_no_further_images(text_gallery: Path) -> None:
+    image = toys.encoded(Image.new("RGB", (3000, 3000)))
+    files = [("image", ("a.png", image))] * 16
+    query = json.dumps([{"image": number} for number in range(16)])
+    with local_client([f"a={text_gallery}"], answer_seconds=0.2) as client:
+        client.get("/collections/a/model")
+        before = decoded()
+        assert client.post("/collections/a/search", files=files, data={"query": query}).status_code == 504
+        assert 0 < decoded() - before < 16
