@@ -28,6 +28,7 @@ from tests import text_toys
 from tests.sandbox import KEY, QUICK, ROOT, Block, Products, Sandbox, copy
 from tests.test_documents import EXAMPLES
 from training import named
+from training.studies import named as studies_named
 from zoo.cli.main import main
 from zoo.data import glyphs
 from zoo.models.card import read_card
@@ -291,8 +292,9 @@ embeddings, labels = torch.randn(160, 16, requires_grad=True), torch.arange(160)
 
 @pytest.mark.parametrize("name", REFERENCE_EXAMPLES)
 def test_the_examples_of_the_reference_run(name: str, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    as_texts, quick = named._as_texts, [word for word in QUICK if word != "--set"]
-    monkeypatch.setattr(named, "_as_texts", lambda settings: [*as_texts(settings), *quick])
+    setting_texts, quick = named.setting_texts, [word for word in QUICK if word != "--set"]
+    for module in (named, studies_named):
+        monkeypatch.setattr(module, "setting_texts", lambda *settings: [*setting_texts(*settings), *quick])
     sandbox.run(Block(0, "python", VALUES + REFERENCE_EXAMPLES[name], ""))
 
 

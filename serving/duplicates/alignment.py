@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 from PIL import Image, ImageOps
 
-from serving.duplicates.detail import FULL_SIDE, Parts
+from serving.duplicates.detail import FULL_SIDE, PicturePair
 from zoo.data.perceptual_hash import Box
 
 COARSE, FINE = 48, 128
@@ -122,12 +122,12 @@ def _reduced(image: Image.Image, side: float) -> np.ndarray:
     return np.asarray(image.resize((width, height), Image.Resampling.BILINEAR), np.float32)
 
 
-def shared_parts(first: GreyPicture, second: GreyPicture) -> Iterator[Parts]:
+def shared_parts(first: GreyPicture, second: GreyPicture) -> Iterator[PicturePair]:
     """Yield all of one picture with its best place in the other, for both orders; never the whole of both."""
     if (box := find_inside(first, second)) is not None and not _is_whole(first, box):
-        yield Parts(first.image, box, second.image, second.whole)
+        yield PicturePair(first.image, box, second.image, second.whole)
     if (box := find_inside(second, first)) is not None and not _is_whole(second, box):
-        yield Parts(first.image, first.whole, second.image, box)
+        yield PicturePair(first.image, first.whole, second.image, box)
 
 
 def _is_whole(picture: GreyPicture, box: Box) -> bool:
@@ -197,12 +197,12 @@ def _surfaces(outer: _Outer, inner: _Inner) -> Iterator[np.ndarray | None]:
         yield np.where(flat, 0, product[: outer.height - a + 1, : outer.width - b + 1] / scale)
 
 
-def refined(parts: Parts) -> Parts:
+def refined(parts: PicturePair) -> PicturePair:
     """Return the parts with the edges of the placed one moved to where they fit best, at full resolution."""
     first = parts.first_box != (0, 0, *parts.first.size)
     image, box = (parts.first, parts.first_box) if first else (parts.second, parts.second_box)
 
-    def at(edges: Box) -> Parts:
+    def at(edges: Box) -> PicturePair:
         return replace(parts, first_box=edges) if first else replace(parts, second_box=edges)
 
     def fit(edges: Box, strokes: bool) -> float:

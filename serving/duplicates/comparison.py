@@ -63,7 +63,7 @@ def compare(table: PictureTable, progress: bool = False, exact: bool | None = No
         exact = added <= EXACT if exact is None else exact
         sample = None if exact else _sample(table, since, added)
         index = build_index(table.store.dim, added, table.pages(since), sample)
-        comparison = Comparison(table)
+        comparison = CopySearch(table)
         with Progress("compare", table.count(), progress) as bar:
             for page in table.pages():
                 start, found = bar.done, []
@@ -79,7 +79,7 @@ def compare(table: PictureTable, progress: bool = False, exact: bool | None = No
     return ComparedItems(added, candidates, confirmed)
 
 
-class Comparison:
+class CopySearch:
     """Comparison of items with their candidates, each pair once."""
 
     def __init__(self, table: PictureTable) -> None:

@@ -38,7 +38,7 @@ BACKGROUND, BACKGROUND_LEVELS = 0.35, 1
 
 
 @dataclass(frozen=True)
-class Parts:
+class PicturePair:
     """Parts of two pictures, of mode L, that may show the same: boxes in pixels of each."""
 
     first: Image.Image

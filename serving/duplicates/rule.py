@@ -22,7 +22,14 @@ import numpy as np
 from PIL import Image
 
 from serving.duplicates.alignment import GreyPicture, refined, shared_parts
-from serving.duplicates.detail import FULL_SIDE, SIDE, Parts, block_correlations, has_background, stroke_correlations
+from serving.duplicates.detail import (
+    FULL_SIDE,
+    SIDE,
+    PicturePair,
+    block_correlations,
+    has_background,
+    stroke_correlations,
+)
 from zoo.data.perceptual_hash import Box, hamming, mirror_hash, perceptual_hash
 from zoo.errors import ImageError
 
@@ -129,7 +136,7 @@ def confirm(
         return None
     for turned in sorted(wholes, key=distances.__getitem__):
         other = second.mirrored if turned else second
-        if _agree(Parts(first.image, first.whole, other.image, other.whole), is_whole=True) is not None:
+        if _agree(PicturePair(first.image, first.whole, other.image, other.whole), is_whole=True) is not None:
             return Evidence(similarity, distances[turned], turned, False)
     for turned in (False, True) if is_near else ():
         for parts in shared_parts(first, second.mirrored if turned else second):
@@ -162,7 +169,7 @@ def confirm_nearest(similar: Sequence[int], close: Sequence[int], check: Check) 
                 break
 
 
-def _agree(parts: Parts, is_whole: bool) -> int | None:
+def _agree(parts: PicturePair, is_whole: bool) -> int | None:
     """Return the different bits of the hashes of parts that agree in detail, None if they do not."""
     pixels = parts.pixels(SIDE)
     found = block_correlations(*pixels)
@@ -177,7 +184,7 @@ def _agree(parts: Parts, is_whole: bool) -> int | None:
     return distance if is_same or is_covered else None
 
 
-def _strokes_agree(parts: Parts, is_whole: bool) -> bool:
+def _strokes_agree(parts: PicturePair, is_whole: bool) -> bool:
     """Return whether the strokes of all blocks agree; after an alignment, which is less exact, those of nearly all."""
     found = stroke_correlations(*parts.pixels(FULL_SIDE))
     if is_whole:
@@ -188,7 +195,7 @@ def _strokes_agree(parts: Parts, is_whole: bool) -> bool:
     return bool((found >= RULE.least_strokes).all() and (found >= RULE.strokes).mean() >= RULE.most_strokes)
 
 
-def _distance(parts: Parts) -> int:
+def _distance(parts: PicturePair) -> int:
     """Return the smallest distance of the hashes of two parts among the `WINDOWS`."""
 
     def hashes(image: Image.Image, box: Box) -> np.ndarray:

@@ -37,7 +37,7 @@ import numpy as np
 from PIL import Image
 
 from serving.duplicates.candidates import build_index
-from serving.duplicates.comparison import Comparison, compare
+from serving.duplicates.comparison import CopySearch, compare
 from serving.duplicates.groups import detail_of, measure
 from serving.duplicates.pictures import Pictures, PictureTable
 from serving.gallery import schema
@@ -123,7 +123,7 @@ def own_pairs(images: Path, folder: Path, pictures: int) -> tuple[Pairs, dict[st
         chosen = np.array([content for content, item in items.items() if is_original(item.source)])
         started = time.process_time()
         index = build_index(store.dim, len(chosen), (part_of(page, chosen) for page in table.pages()), None)
-        comparison = Comparison(table)
+        comparison = CopySearch(table)
         pairs = [pair for page in table.pages() for _, pair in comparison.confirmed(page, index) if pair is not None]
         seconds = time.process_time() - started
         copied = {content: [item] for content, item in items.items() if int(split(item.source)[0]) < pictures}

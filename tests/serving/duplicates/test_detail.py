@@ -9,7 +9,7 @@ from PIL import Image
 from serving.duplicates.detail import (
     LEAST_BLOCK,
     SHIFT,
-    Parts,
+    PicturePair,
     block_correlations,
     correlations_of_blocks,
     has_background,
@@ -66,7 +66,7 @@ def test_a_background_of_one_colour_is_told_from_a_photograph():
 @pytest.mark.parametrize("size", [(1, 1), (3, 200), (200, 3), (300, 200)])
 def test_parts_of_any_size_have_pixels_of_one_shape(size: tuple[int, int]):
     image, other = Image.new("L", size, 9), Image.new("L", (120, 90), 9)
-    first, second = Parts(image, (0, 0, *size), other, (0, 0, 120, 90)).pixels(128)
+    first, second = PicturePair(image, (0, 0, *size), other, (0, 0, 120, 90)).pixels(128)
     assert first.shape == second.shape
     assert min(first.shape) >= LEAST_BLOCK
     assert max(first.shape) <= 128

@@ -65,7 +65,7 @@ def test_new_and_removed_pictures_are_indexed_at_once(tmp_path: Path) -> None:
         report, end = decoder.raw_decode(out_text)
         reports.append(report)
         out_text = out_text[end:]
-    assert [(report["added"], report["pruned"]) for report in reports if report["added"] or report["pruned"]] == [
+    assert [(report["added"], len(report["pruned"])) for report in reports if report["added"] or report["pruned"]] == [
         (2, 0),
         (1, 0),
         (0, 1),

@@ -98,7 +98,7 @@ def test_own_arms_are_trained_tried_compared_and_continued(folder: Path, capsys:
             "softmax-conv4-glyphs",
         }
         assert joined["done"] == 2
-        assert main(["benchmark", "resume", "study", "--report", "--latex"]) == 0
+        assert main(["benchmark", "resume", "study", "--report", "--latex", "--trust-code"]) == 0
         assert "\\toprule" in capsys.readouterr().out
     finally:
         sys.modules.pop("armloss", None)
