@@ -452,27 +452,25 @@ class BulkAnswer(_Answer):
     results: list[BulkResult]
 
 
-class QueryPartInfo(_Answer):
+class _QueryPart(_Answer):
+    id: int | None = None
+    key: str | None = None
+    text: str | None = None
+    truncated: bool | None = None
+    name: str | None = None
+
+
+class QueryPartInfo(_QueryPart):
     """Part of a query. id: of the item, key: by which it was named; truncated: whether the model did not read the end
     of the text; name: of the image's file.
     """
 
-    id: int | None = None
-    key: str | None = None
-    text: str | None = None
-    truncated: bool | None = None
-    name: str | None = None
     weight: float = 1.0
 
 
-class QueryInfo(_Answer):
+class QueryInfo(_QueryPart):
     """Query of a search, as its only part; parts: those of a weighted sum."""
 
-    id: int | None = None
-    key: str | None = None
-    text: str | None = None
-    truncated: bool | None = None
-    name: str | None = None
     parts: list[QueryPartInfo] | None = None
 
 

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from sklearn.linear_model import LogisticRegression
 
 from zoo.data import load_dataset
 from zoo.data.dataset import Dataset, subset
-from zoo.evaluation.relevance import SAMPLE, RelevanceCurve, spread_of
+from zoo.evaluation.relevance import SAMPLE, RelevanceCurve, Spread, spread_of
 from zoo.files import read_json, write_json
 from zoo.models.baseline_folder import pooled_features
 from zoo.models.card import read_card
@@ -78,7 +79,8 @@ def _search_once(
     assert asked is not None
     assert own is not None
     contrasts = np.minimum(
-        (near - asked.mean[:, None]) / asked.deviation[:, None], (near - own.mean[best]) / own.deviation[best]
+        Spread(asked.mean[:, None], asked.deviation[:, None]).contrasts(near),
+        Spread(own.mean[best], own.deviation[best]).contrasts(near),
     )
     same = labels[gallery][best] == labels[queries][:, None]
     return contrasts, same, np.isin(labels[queries], list(chosen))
@@ -96,14 +98,9 @@ def fit_curve(searches: Sequence[Searches]) -> RelevanceCurve:
 
 
 def _logistic_regression(values: np.ndarray, outcomes: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
-    """Return a and b of the most likely curve 1 / (1 + exp(-(a + b z))), by Newton's method."""
-    inputs, solution = np.column_stack([np.ones(len(values)), values]), np.zeros(2)
-    for _ in range(30):
-        chances = 1 / (1 + np.exp(-inputs @ solution))
-        gradient = inputs.T @ (weights * (chances - outcomes))
-        curvature = (inputs * (weights * chances * (1 - chances))[:, None]).T @ inputs
-        solution = solution - np.linalg.solve(curvature, gradient)
-    return round(float(solution[0]), 4), round(float(solution[1]), 4)
+    """Return a and b of the most likely curve 1 / (1 + exp(-(a + b z)))."""
+    fitted = LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000).fit(values[:, None], outcomes, weights)
+    return round(float(fitted.intercept_[0]), 4), round(float(fitted.coef_[0, 0]), 4)
 
 
 def describe(curve: RelevanceCurve, searches: Searches) -> str:

@@ -170,7 +170,7 @@ def train(
         raise UsageError(
             "cached features are of a trunk already; leave backbone and head out.", code="conflicting-options"
         )
-    with _own_parts(loss=loss, miner=miner, sampler=sampler, backbone=backbone, head=head) as own:
+    with own_parts(loss=loss, miner=miner, sampler=sampler, backbone=backbone, head=head) as own:
         settings = [*preprocessing_settings(backbone), *setting_texts(settings), *own]
         resolved = resolve_run(
             recipe,
@@ -220,7 +220,7 @@ def train_seeds(recipe: str, seeds: int, **options: Any) -> list[str]:
     """
     check_at_least("seeds", seeds, 1)
     parts = {key: options.pop(key, None) for key in PARTS}
-    with _own_parts(**parts) as own:
+    with own_parts(**parts) as own:
         settings = [*preprocessing_settings(parts["backbone"]), *setting_texts(options.get("settings", ())), *own]
         return _train_seeds(recipe, seeds, {**options, "settings": settings})
 
@@ -371,7 +371,7 @@ def distill(
     return distil(plan, read, device, progress)
 
 
-def _own_parts(**parts: Any) -> AbstractContextManager[list[str]]:
+def own_parts(**parts: Any) -> AbstractContextManager[list[str]]:
     """Return `parts_of_the_user` of arguments of `PARTS`."""
     sampler = parts["sampler"]
     if not isinstance(sampler, str | type | None):

@@ -182,9 +182,8 @@ class _Calls:
         parts = SearchQuery.of(image, item, text, query, crop).parts
         parameters = _search_parameters(options)
         files = [encode_query(part.image) for part in parts if part.image is not None]
-        sum_of = {"query": _sent_parts(parts)}
-        body = None if files else sum_of
-        form = {"query": json.dumps(sum_of["query"])}
+        sent = _sent_parts(parts)
+        form, body = ({"query": json.dumps(sent)}, None) if files else (None, {"query": sent})
         read = _json(schemas.SearchAnswer)
         try:
             answer = yield from self._ask(read, "POST", "/search", parameters, files=files, form=form, body=body)

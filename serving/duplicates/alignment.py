@@ -71,22 +71,22 @@ class GreyPicture:
         return GreyPicture(ImageOps.mirror(self.image))
 
     @cached_property
-    def outer(self) -> _Outer:
+    def outer(self) -> OuterPicture:
         """Return the picture as the larger one of the first search."""
-        return _Outer(_reduced(self.image, COARSE))
+        return OuterPicture(_reduced(self.image, COARSE))
 
     @cached_property
-    def inner(self) -> _Inner:
+    def inner(self) -> InnerPictures:
         """Return the picture as the smaller one of the first search."""
         small = self.image.copy()
         small.thumbnail((2 * COARSE, 2 * COARSE), Image.Resampling.BILINEAR)
         sizes = [COARSE * STEP**step for step in range(STEPS)]
         templates = [_reduced(small, size) for size in sizes]
         kept = [template for template in templates if min(template.shape) >= LEAST_SIDE]
-        return _Inner(kept, COARSE)
+        return InnerPictures(kept, COARSE)
 
 
-class _Outer:
+class OuterPicture:
     """A picture, float32 [h, w], in which others are searched for."""
 
     def __init__(self, pixels: np.ndarray) -> None:
@@ -102,7 +102,7 @@ class _Outer:
         return self._spectra[side]
 
 
-class _Inner:
+class InnerPictures:
     """Pictures, float32 [a, b], that are searched for in a larger one, whose longest side is `side`."""
 
     def __init__(self, templates: list[np.ndarray], side: int) -> None:
@@ -142,12 +142,12 @@ def find_inside(outer: GreyPicture, inner: GreyPicture) -> Box | None:
     if coarse is None or coarse.correlation < MIN_CORRELATION:
         return None
     side = min(FINE, max(outer.image.size))
-    larger = _Outer(_reduced(outer.image, side))
+    larger = OuterPicture(_reduced(outer.image, side))
     whole = min(larger.height / inner.image.height, larger.width / inner.image.width) * max(inner.image.size)
     found = max(coarse.width, coarse.height) * side / COARSE
     sides = sorted({min(whole, found * step) for step in FINE_STEPS})
     templates = [_reduced(inner.image, length)[: larger.height, : larger.width] for length in sides]
-    fine = _best(larger, _Inner(templates, side))
+    fine = _best(larger, InnerPictures(templates, side))
     if fine is None:
         return None
     across, down = outer.image.width / larger.width, outer.image.height / larger.height
@@ -155,10 +155,10 @@ def find_inside(outer: GreyPicture, inner: GreyPicture) -> Box | None:
     return fine.left * across, fine.top * down, min(outer.image.width, right), min(outer.image.height, bottom)
 
 
-def _best(outer: _Outer, inner: _Inner) -> Placement | None:
+def _best(outer: OuterPicture, inner: InnerPictures) -> Placement | None:
     """Return the best place of any of the smaller pictures; None if none of them fits in."""
     best = None
-    for (height, width), surface in zip(inner.sizes, _surfaces(outer, inner), strict=True):
+    for (height, width), surface in zip(inner.sizes, correlations(outer, inner), strict=True):
         if surface is None:
             continue
         top, left = np.unravel_index(int(surface.argmax()), surface.shape)
@@ -168,22 +168,11 @@ def _best(outer: _Outer, inner: _Inner) -> Placement | None:
     return best
 
 
-def correlations(pixels: np.ndarray, templates: list[np.ndarray]) -> list[np.ndarray]:
-    """Return the normalised cross-correlation of templates with all windows of their size.
+def correlations(outer: OuterPicture, inner: InnerPictures) -> Iterator[np.ndarray | None]:
+    """Yield the normalised cross-correlation of each of the smaller pictures [a, b] with all windows of its size.
 
-    Args:
-        pixels: The picture, float32 [h, w].
-        templates: Pictures that are not larger, float32 [a, b].
-
-    Returns:
-        For each template the correlations by the window's top and left, [h - a + 1, w - b + 1].
+    They are by the window's top and left, [h - a + 1, w - b + 1]; None for a picture that is too large.
     """
-    surfaces = _surfaces(_Outer(pixels), _Inner(templates, max(pixels.shape)))
-    return [surface for surface in surfaces if surface is not None]
-
-
-def _surfaces(outer: _Outer, inner: _Inner) -> Iterator[np.ndarray | None]:
-    """Yield the correlations of each of the smaller pictures; None for one that is too large."""
     side = inner.side
     products = np.fft.irfft2(outer.spectrum(side) * inner.spectra, (side, side))
     for (a, b), norm, product in zip(inner.sizes, inner.norms, products, strict=True):

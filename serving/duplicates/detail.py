@@ -84,8 +84,10 @@ def correlations_of_blocks(first: np.ndarray, second: np.ndarray, least: float) 
     compared = np.maximum(deviations, _blocks(second, side)[1]) > least
     blocks, deviations = blocks[compared], deviations[compared]
     best = np.full(len(blocks), -1.0)
+    if not len(blocks):
+        return best
     padded = np.pad(second, SHIFT, mode="edge")
-    for down in range((2 * SHIFT + 1) * bool(len(blocks))):
+    for down in range(2 * SHIFT + 1):
         for across in range(2 * SHIFT + 1):
             others, other_deviations = _blocks(padded[down : down + height, across : across + width], side, compared)
             products = np.einsum("ij,ij->i", blocks, others) / side**2

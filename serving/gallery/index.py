@@ -291,19 +291,23 @@ class Segment:
 
     def vectors_of(self, ids: np.ndarray) -> Block:
         """Return those of the ids, ascending, that exist, and copies of their vectors."""
-        rows = np.searchsorted(self.ids, ids)
-        present = rows < len(self.ids)
-        present[present] = (self.ids[rows[present]] == ids[present]) & self.alive[rows[present]]
+        rows, present = self._rows_of(ids)
+        present[present] = self.alive[rows[present]]
         return ids[present], self.vectors()[rows[present]]
 
     def _among(self, ids: np.ndarray) -> np.ndarray:
         """Return whether each row has one of the ids, bool [n]."""
-        rows = np.searchsorted(self.ids, ids)
-        inside = rows < len(self.ids)
-        rows = rows[inside]
+        rows, present = self._rows_of(ids)
         chosen = np.zeros(len(self.ids), bool)
-        chosen[rows[self.ids[rows] == ids[inside]]] = True
+        chosen[rows[present]] = True
         return chosen
+
+    def _rows_of(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the row of each id, and whether it has one, bool [m]; hidden rows count."""
+        rows = np.searchsorted(self.ids, ids)
+        present = rows < len(self.ids)
+        present[present] = self.ids[rows[present]] == ids[present]
+        return rows, present
 
     def _alive_bitmap(self) -> np.ndarray | None:
         if self.removed and self._bitmap is None:

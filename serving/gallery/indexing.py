@@ -510,9 +510,11 @@ def index_folder(
         (embed or fill)(run, embedder, files, batch_size, progress)
         run.finish()
         remember_files(gallery, [file.path for file in files if follow_links or Path(file.source).is_absolute()])
-        if prune is not None and (absent := run.to_prune()) and prune(gallery, [place.id for place in absent]):
-            gallery.remove([place.id for place in absent])
-            report.pruned = [place.key or place.source for place in absent]
+        if prune is not None and (absent := run.to_prune()):
+            ids = [place.id for place in absent]
+            if prune(gallery, ids):
+                gallery.remove(ids)
+                report.pruned = [place.key or place.source for place in absent]
         report.items = gallery.store.count()
     if report.items == 0 and not report.stay_out:
         if is_new:

@@ -233,7 +233,7 @@ class Searcher(Encoder):
         near = neighbours(vector, max(depth, DEPTH + 1) if plain else depth)
         hits = near if options.rerank == NONE else self._reordered(options.rerank, vector, near)
         if plain:  # the background is among these hits
-            return hits, background(np.array([hit.similarity for hit in near]))
+            return hits, background(_similarities(near))
         return hits, self._background(own, vector, with_background)
 
     def _background(self, own: Sequence[int], vector: np.ndarray, wanted: bool) -> Background | None:

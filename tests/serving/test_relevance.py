@@ -104,7 +104,7 @@ def test_the_page_draws_the_line_once(judged: tuple[Path, Path, Path, Path], bro
             expect(page.locator("#query-name")).to_have_text(query.name)
             expect(page.locator(".relevance")).to_have_count(1)
             assert page.evaluate(places).index(True) == likely
-        page.get_by_role("button", name="More", exact=True).click()
+        page.get_by_role("button", name="More results").click()
         expect(page.locator(".card")).to_have_count(CLASSES * EACH)
         expect(page.locator(".relevance")).to_have_count(1)
         page.locator("#k").select_option("12")

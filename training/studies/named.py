@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from training.construction import parts_of_the_user
-from training.named import PARTS, RecipeSettings, setting_texts
-from training.own_network import describe_network
+from training.named import PARTS, RecipeSettings, own_parts, setting_texts
 from training.studies.own import own_dataset, own_study
 from training.studies.plan import Plan, RunSchedule, adapt_to_dataset
 from training.studies.render import as_latex, as_markdown, tables_of, to_json, write_report
@@ -142,15 +140,14 @@ def _arm_text(label: str, arm: Arm) -> str:
             f"{label!r}: {arm!r}.",
             code="invalid-value",
         )
-    parts = {PARTS[key]: arm.pop(key) for key in PARTS if key in arm}
+    parts = {key: arm.pop(key, None) for key in PARTS}
     recipe, settings = arm.pop("recipe"), setting_texts(arm.pop("settings", ()))
     if arm:
         raise UsageError(
             f"the arm {label!r} has no {', '.join(arm)}; it takes recipe, {', '.join(PARTS)} and settings.",
             code="unknown-name",
         )
-    networks = {PARTS[name]: describe_network for name in ("backbone", "head")}
-    with parts_of_the_user(parts, networks) as own:
+    with own_parts(**parts) as own:
         return ",".join([f"{label}={recipe}", *settings, *own])
 
 

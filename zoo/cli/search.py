@@ -59,6 +59,19 @@ class _Query:
     group_by: str | None = None
     fields: tuple[str, ...] = ()
 
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of `search`, of a gallery and of a client alike. Raises `UsageError`."""
+        # The filter's names and values are checked by what searches: a client needs none of a gallery's libraries.
+        return {
+            "query": self.parts,
+            "k": self.k,
+            "label": self.labels,
+            "where": metadata_filter(self.where),
+            "group_by": self.group_by,
+            "fields": self.fields,
+        }
+
     def to_json(self) -> dict[str, Any]:
         """Return the query for `--json`."""
         if len(self.parts) > 1:
@@ -239,16 +252,9 @@ def _check_image(image: object) -> None:
 def _search_folder(query: _Query, gallery: str, model: str | None, runtime: str, precision: str) -> list[Hit]:
     from serving.galleries import Gallery
 
-    where = metadata_filter(query.where)
+    arguments = query.arguments
     with Gallery(gallery, model, runtime, precision) as opened:
-        return opened.search(
-            query=query.parts,
-            k=query.k,
-            label=query.labels,
-            where=where,
-            group_by=query.group_by,
-            fields=query.fields,
-        )
+        return opened.search(**arguments)
 
 
 def _search_service(query: _Query, url: str, collection: str | None, key_file: Path | None) -> Sequence[Hit]:
@@ -259,19 +265,11 @@ def _search_service(query: _Query, url: str, collection: str | None, key_file: P
         client = Client(url, key, collection=collection)
     except GalleryError as error:
         raise UsageError(f"--url: {error}", code="invalid-value") from None
-    # The service checks the filter, so that a client needs none of a gallery's libraries.
-    where = metadata_filter(query.where)
+    arguments = query.arguments
     _check_image(query.parts[0].image)
     with client:
         try:
-            return client.search(
-                query=query.parts,
-                k=query.k,
-                label=query.labels,
-                where=where,
-                group_by=query.group_by,
-                fields=query.fields,
-            )
+            return client.search(**arguments)
         except ServiceError as error:
             if error.code == "name_a_collection":
                 names = ", ".join(info.name for info in client.collections() if info.name) or "none that this key reads"
