@@ -210,10 +210,15 @@ def test_slow_bodies_give_their_places_to_others(monkeypatch: pytest.MonkeyPatch
             async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
                 return (await http.post("/embed", content=slowly())).status_code
 
+        async def being_read(count: int, clients: set[str]) -> None:
+            while sum(map(len, limit.reading.values())) < count or not clients <= set(limit.reading):
+                await asyncio.sleep(SOON)
+
         slow = [asyncio.create_task(post(address)) for address in 6 * ["10.0.0.1"] + 4 * ["10.0.0.2"]]
+        await being_read(10, {"10.0.0.1", "10.0.0.2"})
         await asyncio.sleep(3 * SOON)
         honest = [asyncio.create_task(post(f"10.0.0.{number}")) for number in (3, 4, 5)]
-        await asyncio.sleep(SOON)
+        await being_read(10, {"10.0.0.3", "10.0.0.4", "10.0.0.5"})
         gate.set()
         assert await asyncio.gather(*honest) == [200, 200, 200]
         assert sorted(await asyncio.gather(*slow)) == 7 * [200] + 3 * [408]
