@@ -421,7 +421,14 @@ class ChangedItem(ItemInfo):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PutItem(ItemInfo):
+class AddedItem(ItemInfo):
+    """Item of an image that was sent. notes: what was assumed about its file, such as the range of its numbers."""
+
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PutItem(AddedItem):
     """Item that was put under its key.
 
     status: "created" (the key is new), "replaced" (it has another image now), "updated" (the same image with another
@@ -432,12 +439,16 @@ class PutItem(ItemInfo):
 
 
 class BulkResult(_Answer):
-    """Outcome of one line, by its number from 1: the id of its item and a status as of PUT, or "refused" and why."""
+    """Outcome of one line, by its number from 1: the id of its item and a status as of PUT, or "refused" and why.
+
+    notes: what was assumed about the file of its image.
+    """
 
     line: int
     key: str | None
     status: PutStatus | Literal["refused"]
     id: int | None = None
+    notes: tuple[str, ...] = ()
     error: ErrorDetail | None = None
 
 
@@ -566,7 +577,7 @@ class AddedItems(_Answer):
     """Items of the images, in order, without the refused ones. new: number of items that were not there before."""
 
     new: int
-    items: list[ItemInfo]
+    items: list[AddedItem]
     refused: list[RefusedImage]
     differing: list[Differing] = []
     near_duplicates: list[NearDuplicate] = []
