@@ -374,10 +374,10 @@ class SearchHit(Hit):
     p_same: probability that it has the query's class: the share of such results among those whose similarity is as far
     above the query's background, the mean similarity of its 21st to 50th result without filters; 1 for the identical
     image, null if the gallery was not calibrated. likely: whether it is likely to show what the query shows, by p_same
-    or else by the model's default curve; null where neither is known, for texts and for sums of several parts.
-    thumbnail: path at the service. rerank_score: only of re-ranked results, which it orders, highest first. also:
-    other items with the same image. group: only of grouped results, the value that no other result has. metadata:
-    those that the request's fields name.
+    or else by the model's default curve; null where neither is known, in a gallery of fewer than 30 images, for texts
+    and for sums of several parts. thumbnail: path at the service. rerank_score: only of re-ranked results, which it
+    orders, highest first. also: other items with the same image. group: only of grouped results, the value that no
+    other result has. metadata: those that the request's fields name.
     """
 
     p_same: float | None = Field(...)
@@ -493,7 +493,7 @@ class _SearchSummary(_Answer):
 
 
 class SearchAnswer(_SearchSummary):
-    """Neighbours of one query, nearest first. notes: labels that no item has and, without results, unknown keys."""
+    """Neighbours of one query, nearest first. notes: labels and keys that no item has."""
 
     query: QueryInfo
     results: list[SearchHit]

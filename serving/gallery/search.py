@@ -20,11 +20,11 @@ from serving.gallery.encoder import Encoder, Timer, untimed
 from serving.gallery.filters import EVERYTHING, Filter
 from serving.gallery.gallery import VectorGallery
 from serving.gallery.query import QueryPart, SearchQuery
-from serving.gallery.types import ALL_FIELDS, DEFAULT_K, Block, Hit, Item, OtherItem, check_key, is_address
+from serving.gallery.types import ALL_FIELDS, DEFAULT_K, LABEL, Block, Hit, Item, OtherItem, check_key, is_address
 from zoo.data.images import DEFAULT_LIMITS, Limits
-from zoo.errors import ItemNotFoundError, ModelNotFoundError, UsageError, VariantNotFoundError
+from zoo.errors import ItemNotFoundError, ModelNotFoundError, UsageError, VariantNotFoundError, command
 from zoo.evaluation.calibration import DEPTH, Background, Calibration, background
-from zoo.evaluation.relevance import LINE, SAMPLE, read_curve, spread_of
+from zoo.evaluation.relevance import LEAST_SAMPLE, LINE, SAMPLE, read_curve, spread_of
 from zoo.evaluation.rerank.order import CANDIDATES, EXPANSION, NONE, SCORES
 from zoo.evaluation.rerank.scores import NEIGHBOURS, expanded
 from zoo.models.card import Card
@@ -32,8 +32,6 @@ from zoo.models.load import Embedder, load
 from zoo.models.registry import reference
 
 logger = logging.getLogger(__name__)
-LABEL = "label"
-"""What results are grouped by if not by a key of the metadata."""
 MIN_P_OF_PICTURES = "min_p is of pairs of images; use min_similarity for texts and for sums of several parts."
 RENEWED = 0.1
 """Changes of a gallery, as a share of its sample, after which another sample is drawn."""
@@ -238,6 +236,19 @@ class Searcher(Encoder):
 
     def _background(self, own: Sequence[int], vector: np.ndarray, wanted: bool) -> Background | None:
         return background_of(self.gallery, vector, own[0] if own else None) if wanted else None
+
+    def no_line(self) -> str:
+        """Return why the model's default curve does not tell which results are likely; "" if it does, or has none."""
+        if self._curve is None:
+            return ""
+        if is_address(self.gallery.address):
+            told = "a gallery in Milvus needs labels for it"
+            return (
+                f"which results are likely is not told: {told}. {command('gallery', 'calibrate', self.gallery.address)}"
+            )
+        images = len(self.gallery.index.current())
+        told = f"that takes {LEAST_SAMPLE} images, and the gallery holds {images}"
+        return f"which results are likely is not told: {told}." if images < LEAST_SAMPLE else ""
 
     def _judged(self, hits: list[Hit], vector: np.ndarray, item: int | None) -> list[Hit]:
         """Return hits with `likely` by the model's default curve, if it has one and the gallery enough items."""

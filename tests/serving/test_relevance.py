@@ -184,6 +184,19 @@ def test_without_a_curve_or_with_few_items_nothing_is_said(
         assert {hit.likely for hit in opened.search(known)} == {None}
 
 
+def test_the_command_says_why_a_small_gallery_has_no_line(
+    judged: tuple[Path, Path, Path, Path], gallery_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only of a model that has a curve, and not where the line is drawn."""
+    model, gallery, known, _ = judged
+    shutil.copytree(gallery.parent / "grids", tmp_path / "few", ignore=lambda _, names: names[5:])
+    assert run("index", model, tmp_path / "few", "--out", tmp_path / "g") == 0
+    capsys.readouterr()
+    assert "30" in search_notes(tmp_path / "g", known, capsys)
+    assert "30" not in search_notes(gallery, known, capsys)
+    assert "30" not in search_notes(gallery_folder, known, capsys)
+
+
 @pytest.mark.parametrize("text", ["{}", "[]", "no json", '{"first": [1, NaN], "later": [1, 1], "line": 0.5}'])
 def test_a_damaged_curve_is_refused(judged: tuple[Path, Path, Path, Path], tmp_path: Path, text: str) -> None:
     copy = Path(shutil.copytree(judged[0], tmp_path / "toy-pool"))
