@@ -101,7 +101,7 @@ def check_kinds(kinds: Mapping[str, str], names: Sequence[str]) -> None:
 
 
 def _with_point(text: str) -> str:
-    """Return a number with a decimal comma as one with a point; a text that has a point already is no number."""
+    """Return a number with a decimal comma as one with a point; another text that has a point is not a number."""
     if _COMMA.fullmatch(text):
         return text.replace(".", "").replace(",", ".")
     return "" if "." in text else text

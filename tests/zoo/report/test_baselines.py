@@ -200,7 +200,7 @@ def test_overlapping_intervals_are_undecided_and_clear_ones_are_not():
 
 
 def test_the_recommendation_ends_with_the_command_to_run_next():
-    """Whether training helps, does not help, is undecided or is not known."""
+    """The next step is to train, or to start with a model: training does not help, or it is undecided or not known."""
     good, bad, noisy = (
         [0.8, 0.7, 0.9, 0.8, 0.75, 0.85],
         [0.3, 0.2, 0.4, 0.35, 0.3, 0.25],
