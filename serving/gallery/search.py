@@ -21,7 +21,7 @@ from serving.gallery.filters import EVERYTHING, Filter
 from serving.gallery.gallery import VectorGallery
 from serving.gallery.index import NO_ROW, Index
 from serving.gallery.query import QueryPart, SearchQuery
-from serving.gallery.types import ALL_FIELDS, DEFAULT_K, LABEL, Block, Hit, Item, OtherItem, check_key, is_address
+from serving.gallery.types import ALL_FIELDS, DEFAULT_K, LABEL, Block, Hit, Item, OtherItem, check_key
 from zoo.data.images import DEFAULT_LIMITS, Limits
 from zoo.errors import ItemNotFoundError, ModelNotFoundError, UsageError, VariantNotFoundError, command
 from zoo.evaluation.calibration import DEPTH, Background, Calibration, background
@@ -242,14 +242,14 @@ class Searcher(Encoder):
         """Return why the model's default curve does not tell which results are likely; "" if it does, or has none."""
         if self._curve is None:
             return ""
-        if is_address(self.gallery.address):
+        index = self.gallery.index.current()
+        if not isinstance(index, Index):
             told = "a gallery in Milvus needs labels for it"
             return (
                 f"which results are likely is not told: {told}. {command('gallery', 'calibrate', self.gallery.address)}"
             )
-        images = len(self.gallery.index.current())
-        told = f"that takes {LEAST_SAMPLE} images, and the gallery holds {images}"
-        return f"which results are likely is not told: {told}." if images < LEAST_SAMPLE else ""
+        told = f"that takes {LEAST_SAMPLE} images, and the gallery holds {len(index)}"
+        return f"which results are likely is not told: {told}." if len(index) < LEAST_SAMPLE else ""
 
     def _judged(self, hits: list[Hit], vector: np.ndarray, item: int | None) -> list[Hit]:
         """Return hits with `likely` by the model's default curve, if it has one and the gallery enough items."""
@@ -353,9 +353,9 @@ class _Sample:
 
     def _current(self) -> tuple[Block, dict[int, tuple[float, float]]]:
         """Return the ids and vectors of the sample, and the spreads of images to it by id."""
-        if is_address(self._gallery.address):  # all ids of a Milvus would be read
-            return self._drawn, self._spreads
         index = self._gallery.index.current()
+        if not isinstance(index, Index):  # all ids of a Milvus would be read
+            return self._drawn, self._spreads
         with self._lock:
             changes = max(index.change - self._change, abs(len(index) - self._count))  # one may concern many images
             if self._change < 0 or changes > RENEWED * len(self._drawn[0]):
