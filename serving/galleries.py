@@ -15,15 +15,15 @@ from serving.gallery.gallery import (
     VectorGallery,
     check_exists,
     filter_notes,
-    group_notes,
     is_gallery,
     model_at,
+    shown_notes,
 )
 from serving.gallery.indexing import BATCH_SIZE, ConfirmPrune, Fill, IndexingReport, index_folder
 from serving.gallery.query import QueryPart, SearchQuery
 from serving.gallery.search import Models, Searcher, SearchOptions
 from serving.gallery.types import DEFAULT_K, Hit, is_address
-from zoo.console import note
+from zoo.console import note, note_once
 from zoo.data import check_dataset_path
 from zoo.data.columns import Kind
 from zoo.data.dataset import FOLDER
@@ -149,7 +149,9 @@ class Gallery:
         result = self.searcher.find(wanted, options)
         if any(result.truncated):
             note("a text is longer than the model reads; its end was left out.")
-        note_filter(self.vectors, selection, bool(result.hits), group_by)
+        if wanted.picture and result.hits and result.hits[0].likely is None and (reason := self.searcher.no_line()):
+            note_once(reason)
+        note_filter(self.vectors, selection, bool(result.hits), group_by, fields)
         return result.hits
 
     def close(self) -> None:
@@ -205,7 +207,8 @@ def index(
         readd: Add images again whose items somebody has removed.
         delimiter: What separates the cells of a table (default: a comma, or a tab in a .tsv).
         encoding: Encoding of a table.
-        columns: Kinds of columns of a table ("number", "boolean" or "text") by name (default: what most cells are).
+        columns: Kinds of columns of a table ("number", "decimal-comma", "boolean" or "text") by name (default: what
+            most cells are).
         exclude: Patterns of names of files and folders, such as "*_edited", that are left out besides thumbnails, bins
             and hidden files (`zoo.data.listing.EXCLUDED`); one with ! before it is not left out.
         location: Store the place that the camera wrote as metadata, beside date, camera and size.
@@ -248,9 +251,15 @@ def index(
     return gallery
 
 
-def note_filter(gallery: VectorGallery, selection: Filter, has_items: bool, group_by: str | None = None) -> None:
-    """Print on stderr which labels no item has and, if nothing was found, which metadata key no item has."""
-    for text in [*filter_notes(gallery, selection, has_items), *group_notes(gallery, group_by)]:
+def note_filter(
+    gallery: VectorGallery,
+    selection: Filter,
+    has_items: bool,
+    group_by: str | None = None,
+    fields: Sequence[str] = (),
+) -> None:
+    """Print on stderr which labels and which keys of groups and fields no item has; if nothing was found, all keys."""
+    for text in [*filter_notes(gallery, selection, has_items), *shown_notes(gallery, group_by, fields)]:
         note(f"{text[:1].lower()}{text[1:]}")
 
 

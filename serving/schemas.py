@@ -374,10 +374,10 @@ class SearchHit(Hit):
     p_same: probability that it has the query's class: the share of such results among those whose similarity is as far
     above the query's background, the mean similarity of its 21st to 50th result without filters; 1 for the identical
     image, null if the gallery was not calibrated. likely: whether it is likely to show what the query shows, by p_same
-    or else by the model's default curve; null where neither is known, for texts and for sums of several parts.
-    thumbnail: path at the service. rerank_score: only of re-ranked results, which it orders, highest first. also:
-    other items with the same image. group: only of grouped results, the value that no other result has. metadata:
-    those that the request's fields name.
+    or else by the model's default curve; null where neither is known, in a gallery of fewer than 30 images, for texts
+    and for sums of several parts. thumbnail: path at the service. rerank_score: only of re-ranked results, which it
+    orders, highest first. also: other items with the same image. group: only of grouped results, the value that no
+    other result has. metadata: those that the request's fields name.
     """
 
     p_same: float | None = Field(...)
@@ -421,7 +421,14 @@ class ChangedItem(ItemInfo):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PutItem(ItemInfo):
+class AddedItem(ItemInfo):
+    """Item of an image that was sent. notes: what was assumed about its file, such as the range of its numbers."""
+
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PutItem(AddedItem):
     """Item that was put under its key.
 
     status: "created" (the key is new), "replaced" (it has another image now), "updated" (the same image with another
@@ -432,12 +439,16 @@ class PutItem(ItemInfo):
 
 
 class BulkResult(_Answer):
-    """Outcome of one line, by its number from 1: the id of its item and a status as of PUT, or "refused" and why."""
+    """Outcome of one line, by its number from 1: the id of its item and a status as of PUT, or "refused" and why.
+
+    notes: what was assumed about the file of its image.
+    """
 
     line: int
     key: str | None
     status: PutStatus | Literal["refused"]
     id: int | None = None
+    notes: tuple[str, ...] = ()
     error: ErrorDetail | None = None
 
 
@@ -482,7 +493,7 @@ class _SearchSummary(_Answer):
 
 
 class SearchAnswer(_SearchSummary):
-    """Neighbours of one query, nearest first. notes: labels that no item has and, without results, unknown keys."""
+    """Neighbours of one query, nearest first. notes: labels and keys that no item has."""
 
     query: QueryInfo
     results: list[SearchHit]
@@ -566,7 +577,7 @@ class AddedItems(_Answer):
     """Items of the images, in order, without the refused ones. new: number of items that were not there before."""
 
     new: int
-    items: list[ItemInfo]
+    items: list[AddedItem]
     refused: list[RefusedImage]
     differing: list[Differing] = []
     near_duplicates: list[NearDuplicate] = []

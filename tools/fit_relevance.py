@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +35,8 @@ GALLERIES, QUERIES, RESULTS = 40, 60, 10
 """Galleries drawn of a subject, queries of each (a third of them without relatives there), and results of a query."""
 
 FEWEST_CLASSES, MOST_IMAGES = 20, 30
-LINE = 0.75
+LINES, MOST_ALONE = (0.75, 0.8, 0.85, 0.9), 0.05
+"""Lines to choose from, and the share of queries without relatives that may show results above the line."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def _search_once(
     return contrasts, same, np.isin(labels[queries], list(chosen))
 
 
-def fit_curve(searches: Sequence[Searches]) -> RelevanceCurve:
+def fit_curve(searches: Sequence[Searches], line: float = LINES[0]) -> RelevanceCurve:
     """Return the logistic curves of first and later results; each subject has the same weight."""
     pairs = []
     for ranks in (slice(0, 1), slice(1, None)):
@@ -94,7 +95,16 @@ def fit_curve(searches: Sequence[Searches]) -> RelevanceCurve:
         same = [part.same[:, ranks].ravel() for part in searches]
         weights = [np.full(len(part), 1 / len(part)) for part in contrasts]
         pairs.append(_logistic_regression(*map(np.concatenate, (contrasts, same, weights))))
-    return RelevanceCurve(pairs[0], pairs[1], LINE)
+    return RelevanceCurve(pairs[0], pairs[1], line)
+
+
+def choose_line(left_out: Sequence[tuple[RelevanceCurve, Searches]]) -> float:
+    """Return the lowest line above which few queries without relatives show results, for every subject left out."""
+    for line in LINES:
+        shown = [probabilities(curve, part)[~part.answerable, 0] >= line for curve, part in left_out]
+        if max(float(rows.mean()) for rows in shown) <= MOST_ALONE:
+            return line
+    return LINES[-1]
 
 
 def _logistic_regression(values: np.ndarray, outcomes: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
@@ -103,9 +113,14 @@ def _logistic_regression(values: np.ndarray, outcomes: np.ndarray, weights: np.n
     return round(float(fitted.intercept_[0]), 4), round(float(fitted.coef_[0, 0]), 4)
 
 
+def probabilities(curve: RelevanceCurve, searches: Searches) -> np.ndarray:
+    """Return the probabilities of all results, float64 [q, RESULTS]."""
+    return np.array([curve.probabilities(row) for row in searches.contrasts])
+
+
 def describe(curve: RelevanceCurve, searches: Searches) -> str:
     """Return a row of the table in docs/lab/shipped-models.md: error, precision above the line, queries with some."""
-    chances = np.array([curve.probabilities(row) for row in searches.contrasts])
+    chances = probabilities(curve, searches)
     above, order = chances >= curve.line, np.argsort(chances, axis=None)
     groups = np.array_split(order, 10)
     errors = [abs(chances.flat[group].mean() - searches.same.flat[group].mean()) * len(group) for group in groups]
@@ -160,16 +175,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         features, labels = sets[name, "train"]
         others = {other: rows for other, rows in trained.items() if other != name}
         searches[name] = Searches.drawn(_unit_rows(features, others, how), labels, seed=1)
-    print("subject left out | error | precision above the line | queries with relatives that show some | without")
-    for name in SUBJECTS:
-        curve = fit_curve([part for other, part in searches.items() if other != name])
-        print(f"{name} | {describe(curve, searches[name])}")
-    curve = fit_curve([*searches.values()])
-    for name in SUBJECTS:
-        features, labels = sets[name, "test"]
-        print(
-            f"test classes of {name} | {describe(curve, Searches.drawn(_unit_rows(features, trained, how), labels, 2))}"
-        )
+    curves = {name: fit_curve([part for other, part in searches.items() if other != name]) for name in SUBJECTS}
+    line = choose_line([(curves[name], searches[name]) for name in SUBJECTS])
+    curve = fit_curve([*searches.values()], line)
+    tests = {
+        name: Searches.drawn(_unit_rows(sets[name, "test"][0], trained, how), sets[name, "test"][1], 2)
+        for name in SUBJECTS
+    }
+    print(
+        "line | subject left out | error | precision above the line | queries with relatives that show some | without"
+    )
+    for each in LINES:
+        for name in SUBJECTS:
+            print(f"{each} | {name} | {describe(replace(curves[name], line=each), searches[name])}")
+        for name in SUBJECTS:
+            print(f"{each} | test classes of {name} | {describe(replace(curve, line=each), tests[name])}")
     write_json(model / RELEVANCE_FILE, curve.to_json())
     print(f"{model / RELEVANCE_FILE}: {curve}")
     return 0

@@ -670,7 +670,7 @@ def _json_text(values: Mapping[str, Any], name: str) -> str:
 
 
 def _json(model: type[T]) -> Callable[[httpx.Response], T]:
-    """Return the reader of an answer in JSON. It logs the service's notes about the filter."""
+    """Return the reader of an answer in JSON. It logs the service's notes."""
 
     def read(response: httpx.Response) -> T:
         answer: T = TypeAdapter(model).validate_json(response.content)

@@ -122,12 +122,20 @@ def _reduced(image: Image.Image, side: float) -> np.ndarray:
     return np.asarray(image.resize((width, height), Image.Resampling.BILINEAR), np.float32)
 
 
-def shared_parts(first: GreyPicture, second: GreyPicture) -> Iterator[PicturePair]:
-    """Yield all of one picture with its best place in the other, for both orders; never the whole of both."""
-    if (box := find_inside(first, second)) is not None and not _is_whole(first, box):
-        yield PicturePair(first.image, box, second.image, second.whole)
-    if (box := find_inside(second, first)) is not None and not _is_whole(second, box):
-        yield PicturePair(first.image, first.whole, second.image, box)
+def shared_parts(first: GreyPicture, second: GreyPicture, mirrored: bool) -> Iterator[PicturePair]:
+    """Yield all of one picture with its best place in the other, for both orders; never the whole of both.
+
+    mirrored: take the mirror image of the second picture. In a search the larger one is mirrored, because the smaller
+    one is prepared at many sizes.
+    """
+    other = second.mirrored if mirrored else second
+    box = find_inside(first.mirrored if mirrored else first, second)
+    if box is not None and not _is_whole(first, box):
+        left, top, right, bottom = box
+        place = (first.image.width - right, top, first.image.width - left, bottom) if mirrored else box
+        yield PicturePair(first.image, place, other.image, other.whole)
+    if (box := find_inside(other, first)) is not None and not _is_whole(other, box):
+        yield PicturePair(first.image, first.whole, other.image, box)
 
 
 def _is_whole(picture: GreyPicture, box: Box) -> bool:

@@ -139,7 +139,7 @@ def confirm(
         if _agree(PicturePair(first.image, first.whole, other.image, other.whole), is_whole=True) is not None:
             return Evidence(similarity, distances[turned], turned, False)
     for turned in (False, True) if is_near else ():
-        for parts in shared_parts(first, second.mirrored if turned else second):
+        for parts in shared_parts(first, second, turned):
             if (distance := _agree(parts, is_whole=False)) is not None:
                 return Evidence(similarity, distance, turned, True)
     return None

@@ -28,6 +28,8 @@ from serving.gallery.index_files import LiveIndex
 from serving.gallery.store import MODEL, Store, store_model
 from serving.gallery.tune import measure_recall, sample_index
 from serving.gallery.types import (
+    ALL_FIELDS,
+    LABEL,
     AddResult,
     Hit,
     Item,
@@ -407,21 +409,24 @@ def filter_notes(gallery: VectorGallery, selection: Filter, found: bool) -> list
     notes = [f"No item has the label {_with_hint(label, labels)}" for label in unknown]
     if found or not selection.where:
         return notes
-    keys = store.overview.keys(COMPARED_NAMES)
-    subject = "No item has" if store.count() <= COMPARED_NAMES else f"None of the first {COMPARED_NAMES:,} items has"
-    unknown = list(islice((key for key in selection.where if key not in keys), MAX_NOTES))
-    return [*notes, *(f"{subject} metadata called {_with_hint(key, keys)}" for key in unknown)]
+    return [*notes, *_unknown_keys(gallery, selection.where)]
 
 
-def group_notes(gallery: VectorGallery, group_by: str | None) -> list[str]:
-    """Return a sentence about a key of the metadata that results are grouped by and no item has."""
-    if group_by in (None, "label"):
+def shown_notes(gallery: VectorGallery, group_by: str | None, fields: Iterable[str] = ()) -> list[str]:
+    """Return a sentence about each key that results are grouped by or show, and that no item has."""
+    named = [*fields, *([] if group_by in (None, LABEL) else [str(group_by)])]
+    return _unknown_keys(gallery, dict.fromkeys(name for name in named if name != ALL_FIELDS))
+
+
+def _unknown_keys(gallery: VectorGallery, names: Iterable[str]) -> list[str]:
+    """Return a sentence about each of the keys that no item's metadata have."""
+    names = list(names)
+    if not names:
         return []
-    keys = gallery.store.overview.keys(COMPARED_NAMES)
-    subject = (
-        "No item has" if gallery.store.count() <= COMPARED_NAMES else f"None of the first {COMPARED_NAMES:,} items has"
-    )
-    return [] if group_by in keys else [f"{subject} metadata called {_with_hint(str(group_by), keys)}"]
+    keys, everything = gallery.store.overview.keys(COMPARED_NAMES), gallery.store.count() <= COMPARED_NAMES
+    subject = "No item has" if everything else f"None of the first {COMPARED_NAMES:,} items has"
+    unknown = islice((name for name in names if name not in keys), MAX_NOTES)
+    return [f"{subject} metadata called {_with_hint(name, keys)}" for name in unknown]
 
 
 def _with_hint(name: str, known: Iterable[str]) -> str:

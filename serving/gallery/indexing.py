@@ -111,6 +111,11 @@ def find_images(
 def report_left_out(report: IndexingReport) -> Iterator[str]:
     """Yield a line for each file and folder that was left out; those of one kind together where they are many."""
     yield from left_out_lines(report.unreadable, report.excluded, report.other_files, report.links_left_out)
+    yield from report_notes(report)
+
+
+def report_notes(report: IndexingReport) -> Iterator[str]:
+    """Yield a line for each image about which something was assumed; of many, the number of the others."""
     for source, note in report.notes[:FEW]:
         yield f"{source}: {note}"
     if (more := len(report.notes) - FEW) > 0:
@@ -556,8 +561,12 @@ def _merged(metadata: Mapping[str, Any], update: bool, known: Mapping[str, Any])
     return {**known, **metadata} if update else {**metadata, **known}
 
 
-def put_file(gallery: VectorGallery, embedder: Embedder, file: ImageFile, key: str) -> PutResult:
+def put_file(
+    gallery: VectorGallery, embedder: Embedder, file: ImageFile, key: str
+) -> tuple[PutResult, tuple[str, ...]]:
     """Create the item with a key, or give it an image file, its label and its metadata.
+
+    Return the outcome, and what was assumed about the file.
 
     Raises:
         ImageError: The file cannot be read.
@@ -566,12 +575,12 @@ def put_file(gallery: VectorGallery, embedder: Embedder, file: ImageFile, key: s
     gallery.check_model(embedder.card, reference(embedder.folder))
     (file,) = _placed_below([replace(file, key=check_key(key))], indexed_folders(gallery))
     data, content = _read_file(file)
-    pixels, thumbnail, *_ = decode_image(data, embedder.preprocessing)
+    pixels, thumbnail, notes, _ = decode_image(data, embedder.preprocessing)
     vector, described = embedder.embed_pixels(pixels[None])[0], (file.label, file.metadata)
     new = NewItem(file.source, vector, thumbnail, content, *described, key=key, folder=file.folder)
     (result,) = gallery.put([new])
     remember_files(gallery, [file.path])
-    return result
+    return result, notes
 
 
 def fill(run: IndexingRun, embedder: Embedder, files: Sequence[ImageFile], batch_size: int, progress: bool) -> None:

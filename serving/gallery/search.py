@@ -19,12 +19,13 @@ from serving.gallery.calibration import background_of, stored_calibration
 from serving.gallery.encoder import Encoder, Timer, untimed
 from serving.gallery.filters import EVERYTHING, Filter
 from serving.gallery.gallery import VectorGallery
+from serving.gallery.index import NO_ROW, Index
 from serving.gallery.query import QueryPart, SearchQuery
-from serving.gallery.types import ALL_FIELDS, DEFAULT_K, Block, Hit, Item, OtherItem, check_key, is_address
+from serving.gallery.types import ALL_FIELDS, DEFAULT_K, LABEL, Block, Hit, Item, OtherItem, check_key, is_address
 from zoo.data.images import DEFAULT_LIMITS, Limits
-from zoo.errors import ItemNotFoundError, ModelNotFoundError, UsageError, VariantNotFoundError
+from zoo.errors import ItemNotFoundError, ModelNotFoundError, UsageError, VariantNotFoundError, command
 from zoo.evaluation.calibration import DEPTH, Background, Calibration, background
-from zoo.evaluation.relevance import LINE, SAMPLE, read_curve, spread_of
+from zoo.evaluation.relevance import LEAST_SAMPLE, LINE, SAMPLE, Spread, read_curve, spread_of
 from zoo.evaluation.rerank.order import CANDIDATES, EXPANSION, NONE, SCORES
 from zoo.evaluation.rerank.scores import NEIGHBOURS, expanded
 from zoo.models.card import Card
@@ -32,11 +33,9 @@ from zoo.models.load import Embedder, load
 from zoo.models.registry import reference
 
 logger = logging.getLogger(__name__)
-LABEL = "label"
-"""What results are grouped by if not by a key of the metadata."""
 MIN_P_OF_PICTURES = "min_p is of pairs of images; use min_similarity for texts and for sums of several parts."
-RENEWED = 0.1
-"""Changes of a gallery, as a share of its sample, after which another sample is drawn."""
+RENEWED, MOST_SPREADS = 0.1, 100_000
+"""Changes of a gallery, as a share of its sample, after which another is drawn; images whose spread is kept (20 MB)."""
 
 
 @dataclass(frozen=True)
@@ -239,17 +238,29 @@ class Searcher(Encoder):
     def _background(self, own: Sequence[int], vector: np.ndarray, wanted: bool) -> Background | None:
         return background_of(self.gallery, vector, own[0] if own else None) if wanted else None
 
+    def no_line(self) -> str:
+        """Return why the model's default curve does not tell which results are likely; "" if it does, or has none."""
+        if self._curve is None:
+            return ""
+        if is_address(self.gallery.address):
+            told = "a gallery in Milvus needs labels for it"
+            return (
+                f"which results are likely is not told: {told}. {command('gallery', 'calibrate', self.gallery.address)}"
+            )
+        images = len(self.gallery.index.current())
+        told = f"that takes {LEAST_SAMPLE} images, and the gallery holds {images}"
+        return f"which results are likely is not told: {told}." if images < LEAST_SAMPLE else ""
+
     def _judged(self, hits: list[Hit], vector: np.ndarray, item: int | None) -> list[Hit]:
         """Return hits with `likely` by the model's default curve, if it has one and the gallery enough items."""
-        spread = None if self._curve is None else spread_of(self._sample.similarities(vector, item)[0])
+        spread = None if self._curve is None else self._sample.spread(vector[0], item)
         if self._curve is None or spread is None:
             return hits
         contrasts = spread.contrasts(_similarities(hits))
         likely = self._curve.likely(contrasts)  # by the query's background; theirs can only make fewer of it
         if likely:
-            ids, vectors = self.gallery.store.embeddings([hit.id for hit in hits[:likely]])
-            own = spread_of(self._sample.similarities(vectors))
-            if own is not None and len(ids) == likely:  # else one was removed meanwhile
+            own = self._sample.spreads([hit.id for hit in hits[:likely]])
+            if own is not None:
                 contrasts[:likely] = np.minimum(contrasts[:likely], own.contrasts(_similarities(hits[:likely])))
             likely = self._curve.likely(contrasts)
         return [replace(hit, likely=rank < likely) for rank, hit in enumerate(hits)]
@@ -317,27 +328,49 @@ class _Sample:
 
     def __init__(self, gallery: VectorGallery) -> None:
         self._gallery, self._lock = gallery, threading.Lock()
-        self._ids, self._vectors, self._change = np.empty(0, np.int64), np.empty((0, gallery.card.dim), np.float32), -1
+        self._drawn: Block = np.empty(0, np.int64), np.empty((0, gallery.card.dim), np.float32)
+        self._change, self._count, self._spreads = -1, 0, dict[int, tuple[float, float]]()
 
-    def similarities(self, vectors: np.ndarray, exclude: int | None = None) -> np.ndarray:
-        """Return the similarities of vectors, float32 [n, dim], to the sample without the image of item `exclude`."""
-        if is_address(self._gallery.address):  # all ids of a Milvus would be read
-            return np.empty((len(vectors), 0), np.float32)
-        with self._lock:
-            change = self._gallery.store.change()
-            if self._change < 0 or change - self._change > RENEWED * len(self._ids):
-                self._ids, self._vectors = self._draw()
-                self._change = change
-            ids, sample = self._ids, self._vectors
-        similarities: np.ndarray = (sample @ vectors[0])[None] if len(vectors) == 1 else vectors @ sample.T
+    def spread(self, vector: np.ndarray, exclude: int | None = None) -> Spread | None:
+        """Return the spread of the similarities of a vector, float32 [dim], to all images but that of an item."""
+        (ids, sample), _ = self._current()
+        similarities = sample @ vector
         own = [] if exclude is None else list(self._gallery.store.contents_of([exclude]).values())
-        return similarities[:, ids != own[0]] if own else similarities
+        return spread_of(similarities[ids != own[0]] if own else similarities)
 
-    def _draw(self) -> Block:
+    def spreads(self, items: Sequence[int]) -> Spread | None:
+        """Return the spreads of the images of some items; None if one was removed. Each image is compared once."""
+        (_, sample), known = self._current()
+        contents = self._gallery.store.contents_of(items)
+        if new := sorted(set(contents.values()) - known.keys()):
+            ids, vectors = self._gallery.index.current().vectors_of(np.array(new))
+            spread = spread_of(vectors @ sample.T)
+            if spread is not None:
+                pairs = zip(spread.mean.tolist(), spread.deviation.tolist(), strict=True)
+                known |= dict(zip(ids.tolist(), pairs, strict=True))
+        found = [known.get(contents.get(item, NO_ROW)) for item in items]
+        return None if None in found else Spread(*np.array(found).T)
+
+    def _current(self) -> tuple[Block, dict[int, tuple[float, float]]]:
+        """Return the ids and vectors of the sample, and the spreads of images to it by id."""
+        if is_address(self._gallery.address):  # all ids of a Milvus would be read
+            return self._drawn, self._spreads
         index = self._gallery.index.current()
-        ids = index.ids()
-        rows = np.arange(min(SAMPLE, len(ids))) * len(ids) // max(1, min(SAMPLE, len(ids)))
-        return index.vectors_of(np.sort(ids[rows]))
+        with self._lock:
+            changes = max(index.change - self._change, abs(len(index) - self._count))  # one may concern many images
+            if self._change < 0 or changes > RENEWED * len(self._drawn[0]):
+                self._drawn, self._spreads = _drawn_evenly(index), {}
+                self._change, self._count = index.change, len(index)
+            if len(self._spreads) > MOST_SPREADS:
+                self._spreads = {}
+            return self._drawn, self._spreads
+
+
+def _drawn_evenly(index: Index) -> Block:
+    """Return the ids and vectors of `SAMPLE` images of an index, or of all."""
+    ids = index.ids()
+    rows = np.arange(min(SAMPLE, len(ids))) * len(ids) // max(1, min(SAMPLE, len(ids)))
+    return index.vectors_of(np.sort(ids[rows]))
 
 
 class Models:

@@ -186,6 +186,8 @@ class Item:
 
 ALL_FIELDS = "*"
 """Name for all metadata, where a search is asked for some."""
+LABEL = "label"
+"""What results are grouped by if not by a key of the metadata."""
 
 _TEXT_OR_NONE = (str, type(None))
 _ITEM_TYPES: tuple[Any, ...] = (int, str, _TEXT_OR_NONE, dict, str, str, int, _TEXT_OR_NONE)

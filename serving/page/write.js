@@ -30,7 +30,7 @@ const OF_IMAGES = new Set([400, 408, 409, 413, 415, 422, 500, 504]);
 
 /** Add the files, group by group. Throws an error that concerns all of them, but still shows the outcome so far. */
 async function add(files, label, key) {
-  const done = { items: [], fresh: 0, refused: [], differing: [], near: [] };
+  const done = { items: [], fresh: 0, refused: [], differing: [], near: [], assumed: [] };
   let left = grouped(files);
   try {
     while (left.length) {
@@ -84,6 +84,13 @@ function keep(done, added, group) {
   done.refused.push(...added.refused.map(({ number, error }) => `${group[number].name}: ${error.message}`));
   done.differing.push(...added.differing.map((one) => difference(one, group[one.number])));
   done.near.push(...added.near_duplicates.map((one) => resemblance(one, group[one.number])));
+  done.assumed.push(...assumptions(added, group));
+}
+
+/** Say what was assumed about files; the items are of those that were not refused, in their order. */
+function assumptions({ items, refused }, group) {
+  const read = group.filter((_, number) => !refused.some((one) => one.number === number));
+  return items.flatMap(({ notes }, place) => notes.map((text) => `${read[place].name}: ${text}`));
 }
 
 /** Describe an existing image whose label differs from the new one. */
@@ -99,7 +106,7 @@ function resemblance({ id, of }, file) {
   return element("li", "", `${file.name}: added, but it looks like a copy of ${others} `, shown);
 }
 
-function report({ items, fresh, refused, differing, near }, left) {
+function report({ items, fresh, refused, differing, near, assumed }, left) {
   const there = items.length - fresh;
   const counts = [
     `${counted(fresh, "image")} added`,
@@ -111,6 +118,7 @@ function report({ items, fresh, refused, differing, near }, left) {
   $("add-refused").replaceChildren(...refused.map((text) => element("li", "", text)));
   $("add-differing").replaceChildren(...differing.map((text) => element("li", "", text)));
   $("add-near").replaceChildren(...near);
+  $("add-assumed").replaceChildren(...assumed.map((text) => element("li", "", text)));
   if (items.length) presentItems("Added", "Choose one to search with it", items);
 }
 
@@ -122,6 +130,7 @@ $("add-form").addEventListener("submit", async (event) => {
   $("add-refused").replaceChildren();
   $("add-differing").replaceChildren();
   $("add-near").replaceChildren();
+  $("add-assumed").replaceChildren();
   complain("");
   try {
     await add(files, $("add-label").value.trim(), key);

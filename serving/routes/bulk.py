@@ -19,13 +19,12 @@ from pydantic import BaseModel, ValidationError
 from serving.dependencies import CollectionDep, CpuQueueDep, SettingsDep
 from serving.errors import RefusedError, error_json, invalid
 from serving.forms import MAX_VALUES, UploadedImage, image_of_text
-from serving.gallery import NewItem
 from serving.gallery.search import Searcher
 from serving.gallery.types import PutResult, name_as_source, unit_vector, vector_item
 from serving.limits import FORM_BYTES, CpuQueue
 from serving.metrics import stage
 from serving.openapi import WRITING, refusals
-from serving.routes.items import new_item
+from serving.routes.items import EmbeddedImage, embedded_image
 from serving.schemas import (
     MAX_LINES,
     BulkAnswer,
@@ -255,41 +254,41 @@ def _numbers(vector: str | list[float | int]) -> np.ndarray:
 
 async def _embedded(
     cpu_queue: CpuQueue, searcher: Searcher, images: Sequence[_Line], outcomes: Outcomes
-) -> dict[int, NewItem | ImageError]:
+) -> dict[int, EmbeddedImage | ImageError]:
     """Return the items of images by line, or why an image cannot be read."""
-    made: dict[int, NewItem | ImageError] = {}
+    made: dict[int, EmbeddedImage | ImageError] = {}
     for count, line in enumerate(images):
         run = cpu_queue.run_aside if count else cpu_queue.run
         made[line.number] = await run(_of_image, searcher, line)
     return made
 
 
-def _of_image(searcher: Searcher, line: _Line) -> NewItem | ImageError:
+def _of_image(searcher: Searcher, line: _Line) -> EmbeddedImage | ImageError:
     described = ItemDescription(label=line.label, source=line.source, metadata=line.metadata)
     try:
-        return new_item(searcher, line.image or UploadedImage("", b""), described, line.key)
+        return embedded_image(searcher, line.image or UploadedImage("", b""), described, line.key)
     except ImageError as error:
         return error
 
 
-def _put(searcher: Searcher, lines: Sequence[_Line], made: Mapping[int, NewItem | ImageError]) -> Outcomes:
-    items, outcomes = dict[int, NewItem](), Outcomes()
+def _put(searcher: Searcher, lines: Sequence[_Line], made: Mapping[int, EmbeddedImage | ImageError]) -> Outcomes:
+    images, outcomes = dict[int, EmbeddedImage](), Outcomes()
     for line in lines:
         try:
-            item = made.get(line.number)
+            image = made.get(line.number)
             if line.vector is not None:
                 dim, source = searcher.gallery.card.dim, line.source or name_as_source(line.key)
-                item = vector_item(line.key, line.vector, dim, source, line.label, line.metadata)
-            if isinstance(item, ImageError):
-                raise item
-            assert item is not None
-            items[line.number] = item
+                image = EmbeddedImage(vector_item(line.key, line.vector, dim, source, line.label, line.metadata))
+            if isinstance(image, ImageError):
+                raise image
+            assert image is not None
+            images[line.number] = image
         except (ImageError, UsageError) as error:
             outcomes[line.number] = _refused(line.number, line.key, error)
     with stage("write"):
-        results: Sequence[PutResult] = searcher.gallery.put(list(items.values())) if items else ()
-    for (number, item), result in zip(items.items(), results, strict=True):
-        outcomes[number] = BulkResult(line=number, key=item.key, status=result.status, id=result.id)
+        results: Sequence[PutResult] = searcher.gallery.put([image.item for image in images.values()]) if images else ()
+    for (number, (item, notes)), result in zip(images.items(), results, strict=True):
+        outcomes[number] = BulkResult(line=number, key=item.key, status=result.status, id=result.id, notes=notes)
     return outcomes
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from fastapi import APIRouter, Query, Request, Response
@@ -25,6 +25,7 @@ from serving.metrics import stage
 from serving.openapi import IMAGES, READING, WRITING, form_operation, refusals
 from serving.schemas import (
     MAX_TEXT,
+    AddedItem,
     AddedItems,
     ChangedItem,
     ChangeParameters,
@@ -65,6 +66,13 @@ NAMED = 5
 """Copies that a warning names."""
 
 PICTURE = {"schema": {"type": "string", "format": "binary"}}
+
+
+class EmbeddedImage(NamedTuple):
+    """Item of an image, and what was assumed about its file."""
+
+    item: NewItem
+    notes: tuple[str, ...] = ()
 
 
 @router.get(
@@ -203,12 +211,12 @@ async def add(request: Request, collection: CollectionDep, cpu_queue: CpuQueueDe
     if described.key is not None and len(images) > 1:
         raise invalid("key", "given for one image, and not for several")
     embedded_by = collection.current.searcher
-    added: dict[int, NewItem] = {}
+    added: dict[int, EmbeddedImage] = {}
     refused: list[RefusedImage] = []
     for number, image in enumerate(images):
         run = cpu_queue.run_aside if number else cpu_queue.run
         try:
-            added[number] = await run(new_item, embedded_by, image, described, described.key)
+            added[number] = await run(embedded_image, embedded_by, image, described, described.key)
         except ImageError as error:
             if len(images) == 1:
                 raise
@@ -219,7 +227,7 @@ async def add(request: Request, collection: CollectionDep, cpu_queue: CpuQueueDe
         same_model = searcher is embedded_by
         new = added
         if not same_model:
-            new = {number: new_item(searcher, images[number], described, described.key) for number in added}
+            new = {number: embedded_image(searcher, images[number], described, described.key) for number in added}
         return _store(searcher.gallery, collection, new, refused, described)
 
     # Finding copies of a new item takes longer than embedding it.
@@ -267,30 +275,34 @@ def _duplicate(item: Item, copy: Copy, measures: Mapping[int, Measures], collect
     return DuplicateItem(**shown, width=sides.width, height=sides.height)
 
 
-def new_item(searcher: Searcher, image: UploadedImage, described: ItemDescription, key: str | None = None) -> NewItem:
-    """Return the item of an image, which is decoded and embedded. Raises `ImageError`."""
+def embedded_image(
+    searcher: Searcher, image: UploadedImage, described: ItemDescription, key: str | None = None
+) -> EmbeddedImage:
+    """Decode and embed an image. Raises `ImageError`."""
     with stage("decode"):
-        pixels, thumbnail, *_ = decode_image(image.data, searcher.embedder.preprocessing, searcher.limits)
+        pixels, thumbnail, notes, _ = decode_image(image.data, searcher.embedder.preprocessing, searcher.limits)
     with stage("embed"):
         embedding = searcher.embedder.embed_pixels(pixels[None])[0].astype(np.float32)
     digest = hashlib.sha256(image.data).hexdigest()
     source = described.source or name_as_source(image.name or key or digest[:16])
-    return NewItem(source, embedding, thumbnail, digest, described.label, described.metadata, key=key)
+    item = NewItem(source, embedding, thumbnail, digest, described.label, described.metadata, key=key)
+    return EmbeddedImage(item, notes)
 
 
 def _store(
     gallery: VectorGallery,
     collection: Collection,
-    new: Mapping[int, NewItem],
+    new: Mapping[int, EmbeddedImage],
     refused: list[RefusedImage],
     described: NewItemParameters,
 ) -> AddedItems:
     """Add the items, update those that were there if this is asked for, and return the answer."""
     with stage("write"):
         before = gallery.store.change()
-        added = gallery.add(list(new.values()))
+        added = gallery.add([image.item for image in new.values()])
         known = {
-            number: stored_item(gallery, item_id, new[number]) for number, item_id in zip(new, added.ids, strict=True)
+            number: stored_item(gallery, item_id, new[number].item)
+            for number, item_id in zip(new, added.ids, strict=True)
         }
         label, metadata = described.label, described.metadata
         differing = {number: item for number, item in known.items() if item.differs(label, metadata)}
@@ -298,10 +310,12 @@ def _store(
             for item in differing.values():
                 with suppress(ItemNotFoundError):  # removed by another client
                     gallery.store.describe(item.id, label or UNCHANGED, metadata or UNCHANGED)
-            known = {number: stored_item(gallery, item.id, new[number]) for number, item in known.items()}
+            known = {number: stored_item(gallery, item.id, new[number].item) for number, item in known.items()}
     answer = AddedItems(
         new=added.new,
-        items=[item_info(item, collection) for item in known.values()],
+        items=[
+            AddedItem(**vars(item_info(item, collection)), notes=new[number].notes) for number, item in known.items()
+        ],
         refused=refused,
         differing=[_differing(number, item, described) for number, item in differing.items()],
         near_duplicates=[

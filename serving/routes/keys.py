@@ -17,7 +17,7 @@ from serving.forms import checked_images, read_request
 from serving.gallery.search import Searcher
 from serving.metrics import stage
 from serving.openapi import IMAGES, READING, WRITING, form_operation, refusals
-from serving.routes.items import item_info, new_item, stored_item
+from serving.routes.items import embedded_image, item_info, stored_item
 from serving.schemas import ChangedItem, ChangeParameters, ItemChange, ItemDescription, ItemInfo, PutItem, Removed
 
 router = APIRouter(strict_content_type=False)
@@ -50,14 +50,14 @@ async def put_item(request: Request, collection: CollectionDep, cpu_queue: CpuQu
     if len(images) > 1:
         raise RefusedError(400, "too_many_images", "A key names one image, and the request holds several.")
     embedded_by = collection.current.searcher
-    made = await cpu_queue.run(new_item, embedded_by, images[0], described, key)
+    made = await cpu_queue.run(embedded_image, embedded_by, images[0], described, key)
 
     def put(searcher: Searcher) -> PutItem:
-        item = made if searcher is embedded_by else new_item(searcher, images[0], described, key)
+        new = made if searcher is embedded_by else embedded_image(searcher, images[0], described, key)
         with stage("write"):
-            (result,) = searcher.gallery.put([item])
-        found = stored_item(searcher.gallery, result.id, item)
-        return PutItem(**vars(item_info(found, collection)), status=result.status)
+            (result,) = searcher.gallery.put([new.item])
+        found = stored_item(searcher.gallery, result.id, new.item)
+        return PutItem(**vars(item_info(found, collection)), notes=new.notes, status=result.status)
 
     answer = await collection.call(put)
     return JSONResponse(PUT_ITEM.dump_python(answer), 201 if answer.status == "created" else 200)

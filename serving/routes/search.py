@@ -14,7 +14,7 @@ from fastapi import APIRouter, Request
 from serving.dependencies import Collection, CollectionDep, CpuQueueDep, SettingsDep
 from serving.errors import RefusedError, error_json, invalid
 from serving.forms import UploadedImage, checked_images, read_request
-from serving.gallery.gallery import filter_notes, group_notes
+from serving.gallery.gallery import filter_notes, shown_notes
 from serving.gallery.query import QueryPart, SearchQuery
 from serving.gallery.search import MIN_P_OF_PICTURES, Searcher, SearchOptions, SearchResult
 from serving.gallery.types import DEFAULT_K
@@ -171,8 +171,8 @@ async def search(
     query and its first results together (expansion); and, only of the first 200 results, the similarity of query and
     result, each together with its nearest (augmentation), what reaches the result by diffusion (diffusion; Iscen et al.
     2017), or 1 minus the distance of Zhong et al. 2017, equation 12 (reciprocal). A result is an image; also names the
-    other items that have it. notes names labels that no item has, an unknown key of group_by and, without results,
-    unknown keys of where.
+    other items that have it. notes names labels that no item has, unknown keys of group_by and fields and, without
+    results, those of where.
     """
     search = await _read_search(request, settings)
     start = perf_counter()
@@ -193,8 +193,9 @@ async def search(
     chosen = search.options.selection
     any_results = any(part.results for part in parts)
     hints = await to_thread.run_sync(filter_notes, collection.gallery, chosen, any_results) if chosen else []
-    if search.options.group_by is not None:
-        hints += await to_thread.run_sync(group_notes, collection.gallery, search.options.group_by)
+    if search.options.group_by is not None or search.options.fields:
+        shown = search.options.group_by, search.options.fields
+        hints += await to_thread.run_sync(shown_notes, collection.gallery, *shown)
     summary: dict[str, Any] = {
         "k": search.options.k,
         "ordered_by": ORDER[search.options.rerank],

@@ -3,14 +3,15 @@
     python tests/benchmarks/bench_duplicates.py --photos BIRDS                          without imagededup
     python tests/benchmarks/bench_duplicates.py --photos BIRDS --peer VENV/bin/python   an interpreter that has it
     python tests/benchmarks/bench_duplicates.py --photos CARS --peer VENV/bin/python --tuned 8 0.8
+    python tests/benchmarks/bench_duplicates.py --photos CARS --skip 1000                other photographs
     python tests/benchmarks/bench_duplicates.py --synthetic 100000 --synthetic 1000000
     python tests/benchmarks/bench_duplicates.py --look-alikes 12 --collection BIRDS --collection CARS --out groups.json
 
-Photographs: `--originals` images are drawn by the seed, and of `--pictures` of them all twenty copies are made
-(`tests.benchmarks.distortions`). All images are compared with the originals. Recall is the share of the copies that are
-confirmed as copies of their original. Precision is the share of the confirmed pairs that show one picture; all other
-photographs, many of the same class, can be mistaken. A pair of different photographs counts as wrong, even where the
-data set itself holds a picture twice.
+Photographs: `--originals` images are drawn by the seed, those after the first `--skip`, and of `--pictures` of them all
+twenty copies are made (`tests.benchmarks.distortions`). All images are compared with the originals. Recall is the share
+of the copies that are confirmed as copies of their original. Precision is the share of the confirmed pairs that show
+one picture; all other photographs, many of the same class, can be mistaken. A pair of different photographs counts as
+wrong, even where the data set itself holds a picture twice.
 
 Synthetic items: random unit vectors and hashes. Every twentieth is a copy of the one before, with a cosine of 0.9 and
 10 different bits. All have one picture, so that every comparison in detail confirms a copy. A second run adds 1,000
@@ -68,15 +69,15 @@ Pairs = set[tuple[str, str]]
 """Pairs of file names, each in order."""
 
 
-def write_images(source: Path, folder: Path, originals: int, pictures: int) -> None:
+def write_images(source: Path, folder: Path, drawn: range, pictures: int) -> None:
     """Write originals as NUMBER-original.jpg, and copies of the first of them as NUMBER-DISTORTION.jpg or .webp."""
     files = sorted(path for path in source.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg", ".png"))
-    drawn = np.random.default_rng(SEED).permutation(len(files))[:originals]
+    order = np.random.default_rng(SEED).permutation(len(files))
     folder.mkdir(parents=True)
-    for number, index in enumerate(drawn.tolist()):
+    for number, index in zip(drawn, order[drawn.start : drawn.stop].tolist(), strict=False):
         data = files[index].read_bytes()
         (folder / f"{number:05}-original.jpg").write_bytes(data)
-        if number < pictures:
+        if number < drawn.start + pictures:
             image = Image.open(BytesIO(data)).convert("RGB")
             for name in DISTORTIONS:
                 suffix = ".webp" if FORMATS.get(name, ("", 0))[0] == "WEBP" else ".jpg"
@@ -113,7 +114,7 @@ def scores(pairs: Pairs, names: Sequence[str]) -> dict[str, float]:
     return {**recall, "recall": float(np.mean(list(found.values()))), "precision": precision}
 
 
-def own_pairs(images: Path, folder: Path, pictures: int) -> tuple[Pairs, dict[str, float], float]:
+def own_pairs(images: Path, folder: Path, copied: range) -> tuple[Pairs, dict[str, float], float]:
     """Return the confirmed pairs, the share of copies of each distortion with less detail, and seconds to compare."""
     index_folder(load("photos", "onnx"), "photos", images, folder / "gallery", progress=True)
     with closing(Store(folder / "gallery" / "gallery.sqlite")) as store:
@@ -126,8 +127,8 @@ def own_pairs(images: Path, folder: Path, pictures: int) -> tuple[Pairs, dict[st
         comparison = CopySearch(table)
         pairs = [pair for page in table.pages() for _, pair in comparison.confirmed(page, index) if pair is not None]
         seconds = time.process_time() - started
-        copied = {content: [item] for content, item in items.items() if int(split(item.source)[0]) < pictures}
-        measures = measure(table, copied, Originals([images]))
+        detailed = {content: [item] for content, item in items.items() if int(split(item.source)[0]) in copied}
+        measures = measure(table, detailed, Originals([images]))
         details = {items[content].source: detail_of(one) for content, one in measures.items()}
     named = {tuple(sorted((items[pair.first].source, items[pair.second].source))) for pair in pairs}
     return named, less_detail(details), seconds
@@ -169,9 +170,10 @@ def photographs(arguments: argparse.Namespace) -> dict[str, Any]:
     """Print and return the scores on photographs."""
     with tempfile.TemporaryDirectory() as name:
         folder, images = Path(name), Path(name) / "images"
-        write_images(arguments.photos, images, arguments.originals, arguments.pictures)
+        skip, pictures = arguments.skip, arguments.pictures
+        write_images(arguments.photos, images, range(skip, skip + arguments.originals), pictures)
         files = sorted(path.name for path in images.iterdir())
-        pairs, kept, seconds = own_pairs(images, folder, arguments.pictures)
+        pairs, kept, seconds = own_pairs(images, folder, range(skip, skip + pictures))
         columns, peer_pairs = {"zoo duplicates": scores(pairs, files)}, {}
         if arguments.peer:
             out = folder / "peer.json"
@@ -290,6 +292,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--photos", type=Path, help="folder of photographs")
     parser.add_argument("--originals", type=int, default=1000)
+    parser.add_argument("--skip", type=int, default=0, help="photographs to leave out, in the order of the seed")
     parser.add_argument("--pictures", type=int, default=40)
     parser.add_argument("--peer", type=Path, help="Python interpreter with imagededup, timm and torch")
     parser.add_argument("--tuned", type=float, nargs=2, default=(), help="thresholds of PHash and CNN chosen elsewhere")

@@ -8,7 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
+from PIL import Image
 
 from serving.gallery import VectorGallery
 from serving.gallery.filters import Filter
@@ -162,3 +164,18 @@ def test_a_server_sees_what_is_indexed_meanwhile(model: Embedder, pictures: Path
         assert len(found()) == toys.PER_CLASS * (len(toys.CLASSES) - 1)
         assert not found()[0].startswith("blue checks")
         assert server.stop(signal.SIGINT) == 0
+
+
+def test_adding_says_what_was_assumed_about_a_file(
+    model_folder: Path, pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_here("index", model_folder, pictures, "--out", tmp_path / "g")
+    dark, plain = tmp_path / "dark.png", tmp_path / "plain.png"
+    Image.fromarray(np.arange(900, dtype=np.uint16).reshape(30, 30)).save(dark)
+    plain.write_bytes(toys.query(3))
+    capsys.readouterr()
+    run_here("gallery add", tmp_path / "g", plain, dark)
+    assert capsys.readouterr().out.count("dark.png: ") == 1
+    for file, number in ((dark, 1), (plain, 0)):
+        run_here("gallery add", tmp_path / "g", file, "--key", file.stem, "--json")
+        assert len(json.loads(capsys.readouterr().out)["notes"]) == number

@@ -308,6 +308,19 @@ def test_an_existing_image_with_another_label_is_reported(page: Page, http: http
         assert http.get(f"/items/{item}").json()["label"] == label
 
 
+def test_what_was_assumed_about_an_added_file_is_shown(
+    page: Page, noise: Callable[[int, str], Path], tmp_path: Path
+) -> None:
+    Image.fromarray(np.arange(900, dtype=np.uint16).reshape(30, 30)).save(tmp_path / "dark.png")
+    (tmp_path / "bad.png").write_bytes(b"no image")
+    open_panel(page, "Add")
+    send(page, [tmp_path / "bad.png", noise(SMALL, "plain.png"), tmp_path / "dark.png"])
+    expect(page.locator("#add-assumed li")).to_have_count(1)
+    expect(page.locator("#add-assumed li")).to_contain_text("dark.png: ")
+    send(page, [noise(SMALL, "2.png")])
+    expect(page.locator("#add-assumed li")).to_have_count(0)
+
+
 def test_an_image_is_added_under_a_key_which_is_shown(
     page: Page, http: httpx.Client, noise: Callable[[int, str], Path]
 ) -> None:

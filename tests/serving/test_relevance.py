@@ -154,9 +154,33 @@ def test_the_background_of_an_item_leaves_out_its_own_image(
         store = opened.vectors.store
         item = next(item.id for item in store.items(limit=100) if item.source == "3-0.png")
         assert store.contents_of([item])[item] != item
-        sample, vector = _Sample(opened.vectors), store.embedding(item)[None]
-        assert sample.similarities(vector, item).shape == (1, CLASSES * EACH - 1)
-        assert sample.similarities(vector, item).max() < sample.similarities(vector).max()
+        sample, vector = _Sample(opened.vectors), store.embedding(item)
+        images = {store.contents_of([other.id])[other.id]: other.id for other in store.items(limit=100)}
+        own = store.contents_of([item])[item]
+        rows = {image: store.embedding(other).astype(np.float64) for image, other in images.items()}
+        for excluded in (item, None):
+            expected = [row @ vector for image, row in rows.items() if excluded is None or image != own]
+            spread = sample.spread(vector, excluded)
+            assert spread == pytest.approx((np.mean(expected), np.std(expected)), abs=1e-6)
+
+
+def test_the_background_of_a_result_is_of_the_gallery_as_it_is(
+    judged: tuple[Path, Path, Path, Path], tmp_path: Path
+) -> None:
+    """It is computed once for an image, and again after many changes; a removed image has none."""
+    copy = Path(shutil.copytree(judged[1], tmp_path / "g"))
+    with zoo.Gallery(copy) as opened:
+        store, sample = opened.vectors.store, _Sample(opened.vectors)
+        ids = [item.id for item in store.items(limit=100)]
+        for kept in (ids, ids, ids[:-12]):
+            opened.vectors.remove(ids[len(kept) :])
+            rows = store.embeddings(kept)[1].astype(np.float64)
+            expected = rows[:5] @ rows.T
+            spread = sample.spreads(kept[:5])
+            assert spread is not None
+            np.testing.assert_allclose(spread.mean, expected.mean(axis=1), atol=1e-6)
+            np.testing.assert_allclose(spread.deviation, expected.std(axis=1), atol=1e-6)
+        assert sample.spreads(ids[-2:]) is None
 
 
 def test_labels_replace_the_default_curve(judged: tuple[Path, Path, Path, Path], tmp_path: Path) -> None:
@@ -182,6 +206,19 @@ def test_without_a_curve_or_with_few_items_nothing_is_said(
         Image.new("RGB", (9, 9), (number, 80, 90)).save(tmp_path / "few" / f"x{number}.png")
     with zoo.index(str(model), tmp_path / "few", tmp_path / "g") as opened:
         assert {hit.likely for hit in opened.search(known)} == {None}
+
+
+def test_the_command_says_why_a_small_gallery_has_no_line(
+    judged: tuple[Path, Path, Path, Path], gallery_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only of a model that has a curve, and not where the line is drawn."""
+    model, gallery, known, _ = judged
+    shutil.copytree(gallery.parent / "grids", tmp_path / "few", ignore=lambda _, names: names[5:])
+    assert run("index", model, tmp_path / "few", "--out", tmp_path / "g") == 0
+    capsys.readouterr()
+    assert "30" in search_notes(tmp_path / "g", known, capsys)
+    assert "30" not in search_notes(gallery, known, capsys)
+    assert "30" not in search_notes(gallery_folder, known, capsys)
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", "no json", '{"first": [1, NaN], "later": [1, 1], "line": 0.5}'])

@@ -27,6 +27,7 @@ from zoo.data import DATASETS, load_dataset
 from zoo.data.dataset import Dataset
 from zoo.errors import RecipeError, UnreadableImagesError
 from zoo.evaluation.split import read_learnt_classes
+from zoo.files import sha256_of
 from zoo.models.results import few_classes_note, flattery_note
 
 QUICK = Schedule(1, 2)
@@ -260,6 +261,48 @@ def test_a_folder_of_six_classes_is_trained_on_at_once(
     assert "needs 32 classes" in capsys.readouterr().err
     assert main(["ensemble", "six", "margin-conv4-glyphs", "--as", "six"]) == 2
     assert "--replace" in capsys.readouterr().err
+
+
+def test_thumbnails_and_bins_of_other_programs_change_nothing(
+    tmp_path: Path, own_zoo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder as it came from a NAS is trained on, measured and copied as without what the NAS wrote into it."""
+    clean = write_pictures(tmp_path / "clean" / "pictures", classes=4)
+    nas = Path(shutil.copytree(clean, tmp_path / "nas" / "pictures"))
+    own = sorted(path.relative_to(nas) for path in nas.rglob("*.png"))
+    for path in own:
+        bins = ("@eaDir", path.name, "SYNOPHOTO_THUMB_M.png"), ("#recycle", path.name), (".@__thumb", path.name)
+        for thumbnail in (nas / path.parent / Path(*words) for words in bins):
+            thumbnail.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (9, 9), "red").save(thumbnail)
+    (nas / "lost+found" / "inner").mkdir(parents=True)
+    shutil.copy(nas / own[0], nas / "lost+found" / "inner" / "1.png")
+    settings = ("data.dataset=folder", "schedule.epochs=1", "schedule.steps=1", "batch.size=8", "data.validation=0")
+    words = [part for setting in settings for part in ("--set", setting)]
+    made = []
+    for root, name in ((clean, "plain"), (nas, "from-nas")):
+        train = [
+            "train",
+            "margin-conv4-glyphs",
+            *words,
+            "--data",
+            str(root),
+            "--as",
+            name,
+            "--quiet",
+            "--device",
+            "cpu",
+        ]
+        assert main(train) == 0
+        out = tmp_path / f"copy of {name}"
+        assert main(["data", "folder", "--data", str(root), "--split", "all", "--out", str(out)]) == 0
+        capsys.readouterr()
+        assert main(["evaluate", name, "--dataset", "folder", "--data", str(root), "--split", "all", "--json"]) == 0
+        measured = json.loads(capsys.readouterr().out)
+        copied = sorted(path.relative_to(out) for path in out.rglob("*") if path.is_file())
+        scores = measured["metrics"], measured["data"], measured["classes"]
+        made.append((sha256_of(own_zoo / "models" / name / "model.safetensors"), scores, copied))
+    assert made[0] == made[1]
 
 
 def test_recipes_fit_few_classes_and_stay_where_they_fit() -> None:

@@ -117,18 +117,22 @@ def _put(gallery: VectorGallery, embedder: Embedder, file: ImageFile, key: str, 
     from serving.gallery.indexing import put_file
 
     try:
-        result = put_file(gallery, embedder, file, key)
+        result, notes = put_file(gallery, embedder, file, key)
     except ImageError as error:
         print_outcome(as_json, {"key": key, "error": str(error)}, f"left out {file.path}: {error}")
         return 1
-    facts = {"key": key, "id": result.id, "status": result.status, "items": gallery.store.count()}
-    print_outcome(as_json, facts, f"{key}: {result.status}, as item {result.id}")
+    facts = {"key": key, "id": result.id, "status": result.status, "notes": notes, "items": gallery.store.count()}
+    lines = [f"{file.source}: {text}" for text in notes]
+    print_outcome(as_json, facts, *lines, f"{key}: {result.status}, as item {result.id}")
     return 0
 
 
 def _added_lines(report: IndexingReport, update: bool, copies: list[dict[str, Any]]) -> Iterator[str]:
+    from serving.gallery.indexing import report_notes
+
     for source, reason in report.unreadable:
         yield f"left out {source}: {reason}"
+    yield from report_notes(report)
     for source, item, label in report.differing:
         outcome = "it is as given now" if update else "it keeps what it has; --update changes it"
         yield f"{source}: already there as {item} with {f'label {label}' if label else 'no label'}; {outcome}"

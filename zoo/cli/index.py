@@ -197,7 +197,8 @@ def index(
         list[str] | None,
         Option(
             metavar="NAME=KIND",
-            help="what a column of a table holds: number, boolean or text; repeatable (default: what most cells are)",
+            help="what a column of a table holds: number, decimal-comma (3,5), boolean or text; repeatable (default: "
+            "what most cells are)",
             rich_help_panel=ADVANCED,
         ),
     ] = None,
@@ -454,6 +455,11 @@ def _column_lines(columns: Sequence[Column]) -> Iterator[str]:
             yield (
                 f"column {column.name}: {column.numbers:,} of {count(column.cells, 'cell')} are numbers, too few for a "
                 f"column of numbers; --column {column.name}=number makes it one"
+            )
+        if column.commas:
+            yield (
+                f"column {column.name}: {column.commas:,} of {count(column.cells, 'cell')} have a comma, kept as "
+                f"text; --column {column.name}=decimal-comma reads 1.250,00 as 1250"
             )
 
 

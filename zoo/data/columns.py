@@ -10,13 +10,15 @@ from typing import Any, Literal, get_args
 
 from zoo.errors import UsageError, unknown
 
-Kind = Literal["number", "boolean", "text"]
+Kind = Literal["number", "decimal-comma", "boolean", "text"]
+"""Kinds of columns; decimal-comma: numbers as 3,5 and 1.250,00, which are read only if the user says so."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 # Longer numbers do not fit into 64 bits without loss, and one with zeros in front is a name: both are identifiers.
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]{0,17})")
 _DECIMAL = re.compile(r"[-+]?(0|[1-9][0-9]{0,14})?\.[0-9]{1,30}|[-+]?(0|[1-9][0-9]{0,14})\.")
 _EXPONENT = re.compile(r"[-+]?[0-9]{1,15}(\.[0-9]{0,30})?e[-+]?[0-9]{1,3}", re.IGNORECASE)
+_COMMA = re.compile(r"[-+]?([0-9]{1,3}(\.[0-9]{3}){1,4}|[0-9]{1,15})(,[0-9]{1,30})?")
 _IDENTIFIER = re.compile(r"[-+]?[0-9]+")
 _MISSING = ("nan", "-nan", "+nan")
 """How programs write a number that is missing, in lower case."""
@@ -32,11 +34,12 @@ class Column:
 
     Attributes:
         name: Its header, the key of the metadata.
-        kind: Kind of its values.
+        kind: Kind of its values: "number", "boolean" or "text".
         misfits: Line and text of each cell that is not of this kind; it stays a text.
         missing: Number of cells "NaN" of a number column, which count as empty.
         cells: Number of cells that are not empty.
         numbers: Number of cells of a text column that are numbers, where it might be a column of numbers.
+        commas: Number of cells of a text column that are numbers with a comma, where they might be decimal commas.
     """
 
     name: str
@@ -45,6 +48,7 @@ class Column:
     missing: int = 0
     cells: int = 0
     numbers: int = 0
+    commas: int = 0
 
 
 def parse_column(
@@ -61,6 +65,8 @@ def parse_column(
         kind: The kind, if the user has decided.
     """
     texts = {line: cell.strip() for line, cell in cells}
+    if kind == "decimal-comma":
+        texts, kind = {line: _with_point(text) for line, text in texts.items()}, "number"
     missing = {line for line, text in texts.items() if text.lower() in _MISSING}
     numbers = {line: number for line, text in texts.items() if (number := _number(text)) is not None}
     booleans = {line: _BOOLEANS[text.lower()] for line, text in texts.items() if text.lower() in _BOOLEANS}
@@ -75,7 +81,9 @@ def parse_column(
     elif kind == "number":
         numbers |= {line: int(text) for line, text in texts.items() if _IDENTIFIER.fullmatch(text) and len(text) < 19}
     if kind == "text":
-        return Column(name, kind, cells=len(cells), numbers=len(numbers) if doubtful else 0), dict(cells)
+        commas = sum("," in text and _COMMA.fullmatch(text) is not None for text in texts.values())
+        counts = len(numbers) if doubtful else 0, commas if 4 * commas >= len(texts) else 0
+        return Column(name, kind, (), 0, len(cells), *counts), dict(cells)
     values: dict[int, Any] = _of_one_type(numbers) if kind == "number" else booleans
     gone = missing if kind == "number" else set[int]()
     misfits = tuple((line, cell) for line, cell in cells if line not in values and line not in gone)
@@ -90,6 +98,13 @@ def check_kinds(kinds: Mapping[str, str], names: Sequence[str]) -> None:
         if name not in names:
             message = f"there is no column {name!r} of metadata; the table has {', '.join(names) or 'none'}."
             raise UsageError(message, code="unknown-name")
+
+
+def _with_point(text: str) -> str:
+    """Return a number with a decimal comma as one with a point; another text that has a point is not a number."""
+    if _COMMA.fullmatch(text):
+        return text.replace(".", "").replace(",", ".")
+    return "" if "." in text else text
 
 
 def _number(text: str) -> int | float | None:

@@ -335,40 +335,41 @@ def recommend(rows: Sequence[BaselineScore], source: str = "DIR") -> Iterator[st
     yield from best.notes[:1]
     if not best.notes:
         yield from dict.fromkeys(f"Not chosen: {note}" for row in forms for note in row.notes[:1])
-    yield from _commands(best, source)
-    yield from _training_advice(rows, best, source)
+    start = [*_commands(best, source)]
+    if fastest is not best:
+        start += _commands(fastest, source)
+    advice, helps = _training_advice(rows, best, source)
+    yield from [*start, advice] if helps else [advice, *start]
 
 
-def _commands(best: BaselineScore, source: str) -> Iterator[str]:
-    """Yield the commands that make the best form a model, and a gallery of it."""
-    name = best.model
-    if best.form == WHITENED:
-        name = f"{best.model}-whitened"
-        yield f"Make it: {command('baseline', best.model, '--as', name, '--whiten', source)}"
-    yield f"Use it: {command('index', name, source, '--out', 'GALLERY')}"
+def _commands(row: BaselineScore, source: str) -> Iterator[str]:
+    """Yield the commands that make a form a model, and a gallery of it."""
+    name = row.model
+    if row.form == WHITENED:
+        name = f"{row.model}-whitened"
+        yield f"Make {row.title}: {command('baseline', row.model, '--as', name, '--whiten', source)}"
     yield (
-        "A gallery of another model takes it over, unless its labelled items show it to be worse: "
+        f"Give it to a gallery of another model, unless labelled items show it to be worse: "
         f"{command('gallery', 'rebuild', 'GALLERY', '--model', name, '--swap')}"
     )
+    yield f"Start with {row.title}: {command('index', name, source, '--out', 'GALLERY')}"
 
 
-def _training_advice(rows: Sequence[BaselineScore], best: BaselineScore, source: str) -> Iterator[str]:
-    """Yield whether training is worthwhile, by the linear map of the best form's model."""
+def _training_advice(rows: Sequence[BaselineScore], best: BaselineScore, source: str) -> tuple[str, bool]:
+    """Return whether training is worthwhile, by the linear map of the best form's model: a sentence, and if it is."""
+    finetune = command("finetune", source, "--from", best.model)
     trained = next((row for row in rows if row.form == LINEAR and row.model == best.model), None)
     if trained is None:
-        yield "Whether training helps is not known: that needs eight classes of two images or more."
-        return
+        return "Whether training helps is not known: that needs eight classes of two images or more.", False
     difference = _difference(trained, best)
     (verdict,) = judge([difference], [None])
     bounds = f"{difference.mean:+.4f} ({interval_text(difference.interval, '+')})"
     text = f"a linear map fitted with the labels of other classes changes MAP@R by {bounds}"
-    finetune = command("finetune", source, "--from", best.model)
     if verdict.word == BETTER:
-        yield f"Training helps: {text}. Next: {finetune}"
-    elif verdict.word == WORSE:
-        yield f"Labels do not help a linear map: {text}. Use {best.title} as it is, or train the network: {finetune}"
-    else:
-        yield f"Undecided whether to train: {text}. Start with {best.title}; what training gains: {finetune}"
+        return f"Training helps: {text}. Next: {finetune}", True
+    if verdict.word == WORSE:
+        return f"Labels do not help a linear map: {text}. To train the network all the same: {finetune}", False
+    return f"Undecided whether to train: {text}. To see what training gains: {finetune}", False
 
 
 def _divide(images: Dataset, seed: int) -> tuple[Dataset, ClassSplit | None]:

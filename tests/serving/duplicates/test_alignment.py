@@ -48,27 +48,31 @@ def test_flat_windows_and_templates_correlate_with_nothing():
     assert np.abs(surfaces(np.arange(64, dtype=np.float32).reshape(8, 8), [flat[:4, :4]])[0]).max() == 0
 
 
+@pytest.mark.parametrize("mirrored", [False, True])
 @pytest.mark.parametrize("scale", [1.0, 0.6, 1.7])
-def test_the_place_of_a_crop_is_found_and_refined(scale: float):
+def test_the_place_of_a_crop_is_found_and_refined(scale: float, mirrored: bool):
+    """Boxes are of the first picture, and of the mirror image of the second."""
     original, place = picture(2).convert("L"), (30, 20, 160, 120)
     crop = original.crop(place)
     crop = crop.resize((round(crop.width * scale), round(crop.height * scale)), Image.Resampling.BICUBIC)
     outer, inner = GreyPicture(original), GreyPicture(crop)
     assert find_inside(outer, inner) == pytest.approx(place, abs=6)
-    (parts,) = [parts for parts in shared_parts(outer, inner) if parts.second_box == inner.whole]
+    small, large = (inner.mirrored, outer.mirrored) if mirrored else (inner, outer)
+    (parts,) = [parts for parts in shared_parts(outer, small, mirrored) if parts.second_box == inner.whole]
     assert refined(parts).first_box == pytest.approx(place, abs=1.5)
-    (parts,) = [parts for parts in shared_parts(inner, outer) if parts.first_box == inner.whole]
+    (parts,) = [parts for parts in shared_parts(inner, large, mirrored) if parts.first_box == inner.whole]
     assert refined(parts).second_box == pytest.approx(place, abs=1.5)
 
 
 def test_other_pictures_and_whole_ones_share_no_part():
     original = GreyPicture(picture(3).convert("L"))
-    assert list(shared_parts(original, GreyPicture(picture(4).convert("L")))) == []
-    assert list(shared_parts(original, GreyPicture(original.image.resize((100, 75))))) == []
+    for mirrored in (False, True):
+        assert list(shared_parts(original, GreyPicture(picture(4).convert("L")), mirrored)) == []
+    assert list(shared_parts(original, GreyPicture(original.image.resize((100, 75))), False)) == []
 
 
 @pytest.mark.parametrize("size", [(1, 1), (3, 200), (500, 2), (64, 64)])
 def test_odd_sizes_and_flat_pictures_share_no_part(size: tuple[int, int]):
     other = GreyPicture(picture(6).convert("L"))
     for image in (Image.new("L", size, 9), picture(5, size).convert("L")):
-        assert list(shared_parts(GreyPicture(image), other)) == []
+        assert [*shared_parts(GreyPicture(image), other, False), *shared_parts(other, GreyPicture(image), True)] == []

@@ -314,6 +314,42 @@ def test_columns_are_what_most_of_their_cells_are_and_the_others_are_named(
     assert metadata("python") == found
 
 
+def test_fields_that_no_item_has_are_named(model: Embedder, tmp_path: Path, capsys: Capture) -> None:
+    folder, gallery = write(tmp_path / "f", {f"{number}.png": number for number in range(3)}), tmp_path / "g"
+    (tmp_path / "t.csv").write_text("image,price\n0.png,3\n1.png,4\n")
+    index(model, folder, gallery, "--labels", tmp_path / "t.csv")
+    (tmp_path / "query.png").write_bytes(picture(3))
+    capsys.readouterr()
+    for fields, unknown in ((["price"], []), (["*"], []), (["price", "prise", "colour"], ["prise", "colour"])):
+        words = [word for name in fields for word in ("--fields", name)]
+        run_here("search", gallery, tmp_path / "query.png", *words)
+        said = capsys.readouterr().err
+        assert [name for name in ("prise", "colour") if repr(name) in said] == unknown
+        with local_client(gallery) as client:
+            answer = client.post("/search", params={"fields": fields}, files={"image": picture(3)}).json()
+        assert len(answer["notes"]) == len(unknown)
+
+
+def test_decimal_commas_stay_text_until_the_user_decides(model: Embedder, tmp_path: Path, capsys: Capture) -> None:
+    cells = ["1.250,00", "3,5", "-0,25", "1.250", "1.5", "12", "on request", "NaN"]
+    folder, table = write(tmp_path / "shop", {f"{n}.png": n for n in range(len(cells))}), tmp_path / "shop.csv"
+    table.write_text("image;price\n" + "".join(f"{n}.png;{cell}\n" for n, cell in enumerate(cells)))
+
+    def prices(name: str, *words: str) -> tuple[list[Any], str]:
+        capsys.readouterr()
+        index(model, folder, tmp_path / name, "--labels", table, "--delimiter", ";", *words)
+        values = {item["source"]: item["metadata"].get("price") for item in items_of(tmp_path / name)}
+        return [values[f"{n}.png"] for n in range(len(cells))], capsys.readouterr().out
+
+    found, said = prices("guessed")
+    assert found == cells
+    assert "--column price=decimal-comma" in said
+    found, said = prices("decided", "--column", "price=decimal-comma")
+    assert found == [1250.0, 3.5, -0.25, 1250.0, "1.5", 12.0, "on request", None]
+    assert "'1.5' in line 6" in said
+    assert "decimal-comma" not in said
+
+
 @pytest.mark.parametrize(
     ("words", "code"),
     [

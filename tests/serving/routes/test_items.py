@@ -144,6 +144,24 @@ def test_a_bad_image_among_good_ones_is_named(service: TestClient) -> None:
     assert [image["number"] for image in none.json()["refused"]] == [0, 1]
 
 
+def test_an_answer_says_what_was_assumed_about_each_file(service: TestClient) -> None:
+    """Numbers of 12 bits in 16, a JPEG without its end, and ordinary files; a bad one does not shift the others."""
+    dark = toys.encoded(Image.fromarray(np.arange(1600, dtype=np.uint16).reshape(40, 40) * 2))
+    cut = toys.encoded(Image.open(BytesIO(noise(31))), "JPEG")[:-2]
+    answer = add(service, noise(32), b"no image", dark, cut, noise(33)).json()
+    assert [len(item["notes"]) for item in answer["items"]] == [0, 1, 1, 0]
+    again = add(service, dark).json()["items"][0]
+    assert again == answer["items"][1], "an image that is there is answered with the note, too"
+    put = service.put("/items/by-key/dark", files={"image": dark}).json()
+    assert put["notes"] == again["notes"]
+    lines = [
+        {"key": f"k{number}", "image": base64.b64encode(data).decode()} for number, data in ((1, dark), (2, noise(34)))
+    ]
+    body = "\n".join(map(json.dumps, lines))
+    bulk = service.post("/items/bulk", content=body, headers={"content-type": "application/x-ndjson"}).json()
+    assert [result["notes"] for result in bulk["results"]] == [again["notes"], []]
+
+
 def test_items_are_changed_and_removed(service: TestClient) -> None:
     item = add(service, noise(5), label="before", metadata='{"a": 1}').json()["items"][0]
     path = f"/items/{item['id']}"
@@ -377,7 +395,8 @@ def test_a_key_is_of_one_image(gallery_folder: Path, tmp_path: Path) -> None:
         assert (first.status_code, again.status_code, again.json()["new"]) == (201, 200, 0)
         (item,) = first.json()["items"]
         assert item["key"] == "cam-1/0001.jpg"
-        assert again.json()["items"] == [item] == [service.get(f"/items/{item['id']}").json()]
+        shown = {**service.get(f"/items/{item['id']}").json(), "notes": []}
+        assert again.json()["items"] == [item] == [shown]
         assert refusal(add(service, noise(2), key="cam-1/0001.jpg")) == (409, "key_taken")
         (other,) = add(service, noise(1), key="another").json()["items"]
         assert other["id"] != item["id"], "two products may share a picture"

@@ -199,6 +199,36 @@ def test_overlapping_intervals_are_undecided_and_clear_ones_are_not():
     assert "do not help" in " ".join(recommend(worse))
 
 
+def test_the_recommendation_ends_with_the_command_to_run_next():
+    """The next step is to train, or to start with a model: training does not help, or it is undecided or not known."""
+    good, bad, noisy = (
+        [0.8, 0.7, 0.9, 0.8, 0.75, 0.85],
+        [0.3, 0.2, 0.4, 0.35, 0.3, 0.25],
+        [0.9, 0.6, 0.8, 0.9, 0.6, 0.8],
+    )
+
+    def row(model: str, form: str, scores: list[float], milliseconds: float = 1) -> BaselineScore:
+        per_class = {"queries": (10,) * len(scores), "map_at_r": tuple(scores)}
+        means = {"map_at_r": float(np.mean(scores)), "recall_at_1": 0.5}
+        return BaselineScore(model, "f", form, 8, 32, milliseconds, "onnx", means, {}, per_class)
+
+    def commands(*rows: BaselineScore) -> list[list[str]]:
+        lines = [*recommend(rows, "my pictures")]
+        assert ": zoo " in lines[-1]
+        return [shlex.split(line.partition(": zoo ")[2]) for line in lines if ": zoo " in line]
+
+    plain, index = row("a", PLAIN, good), ["index", "a", "my pictures", "--out", "GALLERY"]
+    finetune = ["finetune", "my pictures", "--from", "a"]
+    assert commands(row("a", LINEAR, [score + 0.1 for score in good]), plain)[-1] == finetune
+    for trained in ([row("a", LINEAR, noisy)], [row("a", LINEAR, bad)], []):
+        found = commands(plain, *trained)
+        assert found[-1] == index
+        assert (finetune in found) is bool(trained)
+    tied = commands(row("a", PLAIN, good, 9), row("c", WHITENED, noisy, 2), row("b", PLAIN, bad))
+    made = tied.index(["baseline", "c", "--as", "c-whitened", "--whiten", "my pictures"])
+    assert tied.index(index) < made < tied.index(["index", "c-whitened", "my pictures", "--out", "GALLERY"])
+
+
 def test_a_model_that_learnt_from_the_measured_classes_is_not_recommended_over_one_that_did_not():
     def row(model: str, score: float, *notes: str) -> BaselineScore:
         scores = tuple(score + step / 100 for step in range(6))
