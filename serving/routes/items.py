@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter, Query, Request, Response
@@ -13,8 +13,6 @@ from fastapi.responses import JSONResponse
 from starlette.convertors import StringConvertor, register_url_convertor
 
 from serving.dependencies import Collection, CollectionDep, CpuQueueDep, ItemIdDep, SettingsDep
-from serving.duplicates.lookup import Copy, folder_store
-from serving.duplicates.pictures import Measures, PictureTable
 from serving.errors import RefusedError, error_json, invalid
 from serving.forms import UploadedImage, checked_images, read_request
 from serving.gallery import UNCHANGED, Item, NewItem, VectorGallery
@@ -51,6 +49,10 @@ from serving.schemas import (
     Removed,
 )
 from zoo.errors import ImageError, ItemNotFoundError
+
+if TYPE_CHECKING:
+    from serving.duplicates.lookup import Copy
+    from serving.duplicates.pictures import Measures
 
 
 class _ItemConvertor(StringConvertor):
@@ -145,6 +147,9 @@ async def duplicates(
     """
 
     def find(searcher: Searcher) -> DuplicateItems:
+        from serving.duplicates.lookup import folder_store
+        from serving.duplicates.pictures import PictureTable
+
         gallery = searcher.gallery
         table = PictureTable(folder_store(gallery))
         copies = [
@@ -156,7 +161,11 @@ async def duplicates(
         found, contents = gallery.store.items_by_id(ids), table.store.contents_of(ids)
         measures = table.measures(list(contents.values()))
         sides = {item: measures[content] for item, content in contents.items() if content in measures}
-        rows = [_duplicate(found[copy.item], copy, sides, collection) for copy in copies if copy.item in found]
+        rows = [
+            _duplicate(found[copy.item], copy, sides.get(copy.item), collection)
+            for copy in copies
+            if copy.item in found
+        ]
         return DuplicateItems(id=item_id, duplicates=rows, without_hash=table.unknown())
 
     return await cpu_queue.run(collection.current.run, find)
@@ -261,10 +270,9 @@ def item_info(item: Item, collection: Collection) -> ItemInfo:
     return ItemInfo(**vars(item), thumbnail=collection.thumbnail_path(item.id))
 
 
-def _duplicate(item: Item, copy: Copy, measures: Mapping[int, Measures], collection: Collection) -> DuplicateItem:
-    sides = measures.get(item.id, Measures(None, None, None))
+def _duplicate(item: Item, copy: Copy, sides: Measures | None, collection: Collection) -> DuplicateItem:
     shown = {**vars(item_info(item, collection)), **vars(copy.evidence)}
-    return DuplicateItem(**shown, width=sides.width, height=sides.height)
+    return DuplicateItem(**shown, width=sides and sides.width, height=sides and sides.height)
 
 
 def new_item(searcher: Searcher, image: UploadedImage, described: ItemDescription, key: str | None = None) -> NewItem:
