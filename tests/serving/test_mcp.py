@@ -6,6 +6,7 @@ import base64
 import json
 import shutil
 import sys
+import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from mcp import Client, StdioServerParameters
 from mcp.types import ImageContent, TextContent
 
 from serving.mcp_server import create_server, reaching_gallery, reaching_service
+from tests.proof import bombs
 from tests.raising import raises
 from tests.serving import toys
 from tests.serving.running import ROOT, Running, local_client, serving
@@ -141,6 +143,58 @@ def test_nothing_outside_the_gallery_is_read_and_nothing_is_changed(gallery: Pat
 
     over_gallery(gallery, use)
     assert {path: path.read_bytes() for path in gallery.rglob("*.faiss")} == before
+
+
+NESTED = json.loads("[" * 90 + "]" * 90)
+HOSTILE: list[tuple[str, dict[str, Any], str]] = [
+    ("search", {"image": base64.b64encode(bombs.png(20_000, 20_000)).decode()}, "image_too_large"),
+    ("search", {"image": "A" * 50_000_000}, "body_too_large"),
+    ("search", {"image": base64.b64encode(b"P5 9 9 255 ").decode()}, "unreadable_image"),
+    ("search", {"image": ["a"]}, "image"),
+    ("search", {"image": {"path": "/etc/passwd"}}, "image"),
+    ("search", {"query": [{"image": "/etc/passwd"}]}, "invalid_image"),
+    ("search", {"query": [{"image": 0}]}, "invalid_query"),
+    ("search", {"query": [{"id": 1}] * 17}, "invalid_query"),
+    ("search", {"query": [{"id": 1}, {"id": 1, "weight": -1}]}, "invalid_value"),
+    ("search", {"id": 2**70}, "no_such_item"),
+    ("search", {"id": 1.5}, "id"),
+    ("search", {"id": 1, "k": 10**9}, "invalid_k"),
+    ("search", {"id": 1, "fields": ["a"] * 1000}, "invalid_fields"),
+    ("search", {"id": 1, "where": {"a": NESTED}}, "invalid_value"),
+    ("search", {"id": 1, "where": {"a": "\ud800"}}, "invalid_value"),
+    ("search", {"id": 1, "lables": ["blue checks"]}, "unknown_parameter"),
+    ("search", {"id": 1, "path": "/etc/passwd"}, "unknown_parameter"),
+    ("search", {"key": "\ud800"}, "invalid_value"),
+    ("search", {"text": "x" * 10**6}, "text_too_long"),
+    ("items", {"where": {"a": NESTED}}, "invalid_value"),
+    ("items", {"where": {"a": "\ud800"}}, "invalid_"),
+    ("items", {"label": ["\ud800"]}, "invalid_value"),
+    ("items", {"label": ["x" * 10**6]}, "invalid_value"),
+    ("items", {"label": ["a"] * 20_000}, "invalid_value"),
+    ("items", {"offset": 10**30}, "invalid_offset"),
+    ("item", {"id": 1, "collection": "../cars"}, "unknown_parameter"),
+    ("item", {"key": "a/../../../stats"}, "no_such_item"),
+    ("item", {"key": "?x=1#y"}, "no_such_item"),
+    ("item", {"key": "\ud800"}, "invalid_key"),
+    ("thumbnail", {"id": 10**30}, "no_such_item"),
+    ("duplicates", {"id": 1, "mirrored": "x"}, "mirrored"),
+    ("model", {"file": "/etc/passwd"}, "unknown_parameter"),
+    ("no_such", {"a": 1}, "no_such"),
+]
+
+
+def test_hostile_arguments_are_refused_with_a_reason(gallery: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def use(client: Client) -> None:
+        for tool in (await client.list_tools()).tools:
+            assert tool.input_schema["additionalProperties"] is False
+        for name, arguments, reason in HOSTILE:
+            start = time.monotonic()
+            assert reason in await failure(client, name, **arguments), (name, f"{arguments}"[:80])
+            assert time.monotonic() - start < 10
+        assert await call(client, "item", id=1)
+
+    over_gallery(gallery, use)
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 @pytest.mark.slow
