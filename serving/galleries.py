@@ -149,7 +149,7 @@ class Gallery:
         result = self.searcher.find(wanted, options)
         if any(result.truncated):
             note("a text is longer than the model reads; its end was left out.")
-        note_filter(self.vectors, selection, bool(result.hits), group_by)
+        note_filter(self.vectors, selection, bool(result.hits), group_by, result.grouped)
         return result.hits
 
     def close(self) -> None:
@@ -248,9 +248,15 @@ def index(
     return gallery
 
 
-def note_filter(gallery: VectorGallery, selection: Filter, has_items: bool, group_by: str | None = None) -> None:
-    """Print on stderr which labels no item has and, if nothing was found, which metadata key no item has."""
-    for text in [*filter_notes(gallery, selection, has_items), *group_notes(gallery, group_by)]:
+def note_filter(
+    gallery: VectorGallery,
+    selection: Filter,
+    has_items: bool,
+    group_by: str | None = None,
+    grouped: int | None = None,
+) -> None:
+    """Print on stderr which labels no item has, which groups are missing and, without items, unknown metadata keys."""
+    for text in [*filter_notes(gallery, selection, has_items), *group_notes(gallery, group_by, grouped)]:
         note(f"{text[:1].lower()}{text[1:]}")
 
 

@@ -413,8 +413,13 @@ def filter_notes(gallery: VectorGallery, selection: Filter, found: bool) -> list
     return [*notes, *(f"{subject} metadata called {_with_hint(key, keys)}" for key in unknown)]
 
 
-def group_notes(gallery: VectorGallery, group_by: str | None) -> list[str]:
-    """Return a sentence about a key of the metadata that results are grouped by and no item has."""
+def group_notes(gallery: VectorGallery, group_by: str | None, grouped: int | None = None) -> list[str]:
+    """Return a sentence about a key that results are grouped by and no item has, or about groups that are missing.
+
+    grouped: the number of nearest images among which there were fewer groups than asked for.
+    """
+    if grouped is not None:
+        return [f"The {grouped:,} nearest images have no other value of {group_by}; a filter finds those of others."]
     if group_by in (None, "label"):
         return []
     keys = gallery.store.overview.keys(COMPARED_NAMES)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from anyio import to_thread
 from fastapi import APIRouter, Request
+from pydantic import TypeAdapter
 
 from serving.dependencies import Collection, CollectionDep, CpuQueueDep, SettingsDep
 from serving.errors import RefusedError, error_json, invalid
@@ -39,6 +40,9 @@ from zoo.models.text_tower import no_text_tower
 
 router = APIRouter()
 
+MAX_ANSWER = 32 * 2**20
+"""Bytes of an answer: 32 queries for 1,000 results with all their metadata could take 500 MB."""
+PART = TypeAdapter(SearchPart)
 ORDER = {
     "none": "similarity",
     "expansion": "similarity to the query and its first results together; similarity is to the query alone",
@@ -62,6 +66,14 @@ class Search(NamedTuple):
     @property
     def several(self) -> bool:
         return len(self.queries) > 1
+
+
+class _Part(NamedTuple):
+    """Answer to a query, its bytes, and `SearchResult.grouped`."""
+
+    answer: SearchPart
+    size: int
+    grouped: int | None = None
 
 
 class _Images(NamedTuple):
@@ -172,13 +184,14 @@ async def search(
     result, each together with its nearest (augmentation), what reaches the result by diffusion (diffusion; Iscen et al.
     2017), or 1 minus the distance of Zhong et al. 2017, equation 12 (reciprocal). A result is an image; also names the
     other items that have it. notes names labels that no item has, an unknown key of group_by and, without results,
-    unknown keys of where.
+    unknown keys of where, and says if groups were found only among the nearest images. An answer of more than 32 MiB is
+    refused.
     """
     search = await _read_search(request, settings)
     start = perf_counter()
     if any(part.text is not None for part in search.queries[0].parts):
         await collection.call(_check_text_tower)
-    parts = []
+    parts: list[_Part] = []
     run = cpu_queue.run
     for number, query in enumerate(search.queries):
         # Query by query, and image by image, so that other requests are served in between.
@@ -190,11 +203,16 @@ async def search(
                 run = cpu_queue.run_aside
         parts.append(await run(_answer, collection, search, number, _Images(searcher, images)))
         run = cpu_queue.run_aside
-    chosen = search.options.selection
-    any_results = any(part.results for part in parts)
+        if sum(part.size for part in parts) > MAX_ANSWER:
+            message = f"The answer has more than {MAX_ANSWER:,} bytes. Ask for fewer results, fields or queries."
+            raise RefusedError(422, "answer_too_large", message)
+    answers = [part.answer for part in parts]
+    chosen, group_by = search.options.selection, search.options.group_by
+    any_results = any(answer.results for answer in answers)
     hints = await to_thread.run_sync(filter_notes, collection.gallery, chosen, any_results) if chosen else []
-    if search.options.group_by is not None:
-        hints += await to_thread.run_sync(group_notes, collection.gallery, search.options.group_by)
+    if group_by is not None:
+        grouped = max((part.grouped for part in parts if part.grouped), default=None)
+        hints += await to_thread.run_sync(group_notes, collection.gallery, group_by, grouped)
     summary: dict[str, Any] = {
         "k": search.options.k,
         "ordered_by": ORDER[search.options.rerank],
@@ -202,8 +220,8 @@ async def search(
         "milliseconds": round(1000 * (perf_counter() - start), 2),
     }
     if search.several:
-        return SearchAnswers(searches=parts, **summary)
-    return SearchAnswer(query=parts[0].query, results=parts[0].results or [], **summary)
+        return SearchAnswers(searches=answers, **summary)
+    return SearchAnswer(query=answers[0].query, results=answers[0].results or [], **summary)
 
 
 def _check_text_tower(searcher: Searcher) -> None:
@@ -212,7 +230,7 @@ def _check_text_tower(searcher: Searcher) -> None:
         raise NoTextTowerError(no_text_tower(card.name))
 
 
-def _answer(collection: Collection, search: Search, number: int, images: _Images) -> SearchPart:
+def _answer(collection: Collection, search: Search, number: int, images: _Images) -> _Part:
     """Return the answer to a query; to one of several, the answer may be the error of its image or text."""
     query = search.queries[number]
     try:
@@ -222,9 +240,10 @@ def _answer(collection: Collection, search: Search, number: int, images: _Images
             raise
         text = query.parts[0].text
         info = QueryInfo(name=search.names[number][0]) if text is None else QueryInfo(text=text)
-        return SearchPart(query=info, error=ErrorDetail(**error_json(error)["error"]))
+        return _Part(SearchPart(query=info, error=ErrorDetail(**error_json(error)["error"])), 0)
     hits = [SearchHit(**vars(hit), thumbnail=collection.thumbnail_path(hit.id)) for hit in result.hits]
-    return SearchPart(query=_query_info(search, number, result), results=hits)
+    answer = SearchPart(query=_query_info(search, number, result), results=hits)
+    return _Part(answer, len(PART.dump_json(answer)), result.grouped)
 
 
 def _query_info(search: Search, number: int, result: SearchResult) -> QueryInfo:
