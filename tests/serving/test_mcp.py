@@ -16,12 +16,13 @@ import httpx
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.types import ImageContent, TextContent
+from pydantic import SecretStr
 
 from serving.mcp_server import create_server, reaching_gallery, reaching_service
 from tests.proof import bombs
 from tests.raising import raises
 from tests.serving import toys
-from tests.serving.running import ROOT, Running, local_client, serving
+from tests.serving.running import ROOT, Running, answering, app_over, local_client, serving
 from zoo.errors import ServiceError
 
 TEXT = "a red chair"
@@ -222,6 +223,37 @@ def test_the_command_speaks_over_stdio_for_a_gallery_and_a_service(gallery: Path
         paths = {hit["id"]: hit["thumbnail"] for hit in own["results"]}
         assert paths == {number: f"/items/{number}/thumbnail" for number in paths}
         assert [hit["similarity"] for hit in own["results"]] == [hit["similarity"] for hit in expected["results"]]
+
+
+def test_of_two_collections_a_server_reaches_its_own(
+    gallery: Path, gallery_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Item 1 of birds has the key sku/1 and a price; cars has the same pictures without them."""
+    read = {
+        "ZOO_SERVE_READ_KEYS_BIRDS": SecretStr("key-of-the-birds-alone"),
+        "ZOO_SERVE_READ_KEYS_CARS": SecretStr(KEY),
+    }
+    app = app_over([f"birds={gallery}", f"cars={gallery_folder}"], collection_keys=read)
+    monkeypatch.setenv("ZOO_SERVE_KEY", KEY)
+
+    async def ask(url: str) -> None:
+        async with reaching_service(url, "cars") as http, Client(create_server(http)) as client:
+            assert (await call(client, "item", id=1))["metadata"] == {}
+            assert (await call(client, "model"))["text"] is None
+            for key in ("sku/1", "../../birds/items/1", "../../../collections/birds/items/by-key/sku%2F1", "..", "."):
+                assert "no_such_item" in await failure(client, "item", key=key)
+                assert "no_such_item" in await failure(client, "search", key=key)
+            found = await call(client, "search", id=1, k=24, fields=["*"])
+            assert all(hit["metadata"] == {} and hit["key"] is None for hit in found["results"])
+            assert {hit["thumbnail"].split("/items/")[0] for hit in found["results"]} == {"/collections/cars"}
+        for collection in ("birds", "fish", None):
+            with raises(ServiceError, "service"):
+                async with reaching_service(url, collection):
+                    raise AssertionError("the key does not read it")
+
+    with answering(app) as url:
+        anyio.run(ask, url)
+    app.state.collections.close()
 
 
 def test_a_service_that_does_not_answer_is_an_error(server: Running) -> None:
