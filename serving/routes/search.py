@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request
 from pydantic import TypeAdapter
 
 from serving.dependencies import Collection, CollectionDep, CpuQueueDep, SettingsDep
-from serving.errors import RefusedError, error_json, invalid
+from serving.errors import MAX_ANSWER, RefusedError, answer_too_large, error_json, invalid
 from serving.forms import UploadedImage, checked_images, read_request
 from serving.gallery.gallery import filter_notes, group_notes
 from serving.gallery.query import QueryPart, SearchQuery
@@ -40,8 +40,6 @@ from zoo.models.text_tower import no_text_tower
 
 router = APIRouter()
 
-MAX_ANSWER = 32 * 2**20
-"""Bytes of an answer: 32 queries for 1,000 results with all their metadata could take 500 MB."""
 PART = TypeAdapter(SearchPart)
 ORDER = {
     "none": "similarity",
@@ -204,8 +202,7 @@ async def search(
         parts.append(await run(_answer, collection, search, number, _Images(searcher, images)))
         run = cpu_queue.run_aside
         if sum(part.size for part in parts) > MAX_ANSWER:
-            message = f"The answer has more than {MAX_ANSWER:,} bytes. Ask for fewer results, fields or queries."
-            raise RefusedError(422, "answer_too_large", message)
+            raise answer_too_large("fewer results, fields or queries")
     answers = [part.answer for part in parts]
     chosen, group_by = search.options.selection, search.options.group_by
     any_results = any(answer.results for answer in answers)
