@@ -168,9 +168,8 @@ def _write(path: str | Path, out: Path) -> int:
         if (calibration := calibration_record(gallery)) is not None:
             write_json(folder / CALIBRATION, calibration)
         if removed := gallery.store.removed_places():
-            rows = [{name: getattr(place, name) for name in _PLACE} for place in removed]
-            table = pa.Table.from_pylist(rows, pa.schema([(name, pa.string()) for name in _PLACE]))
-            parquet.write_table(table, folder / REMOVED, compression="zstd")
+            columns = {name: pa.array([getattr(place, name) for place in removed], pa.string()) for name in _PLACE}
+            parquet.write_table(pa.table(columns), folder / REMOVED, compression="zstd")
         return int(index.ntotal)
 
 

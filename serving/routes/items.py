@@ -290,7 +290,8 @@ def item_info(item: Item, collection: Collection) -> ItemInfo:
 
 def _duplicate(item: Item, copy: Copy, sides: Measures | None, collection: Collection) -> DuplicateItem:
     shown = {**vars(item_info(item, collection)), **vars(copy.evidence)}
-    return DuplicateItem(**shown, width=sides and sides.width, height=sides and sides.height)
+    width, height = (None, None) if sides is None else (sides.width, sides.height)
+    return DuplicateItem(**shown, width=width, height=height)
 
 
 def new_item(searcher: Searcher, image: UploadedImage, described: ItemDescription, key: str | None = None) -> NewItem:
