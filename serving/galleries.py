@@ -151,7 +151,7 @@ class Gallery:
             note("a text is longer than the model reads; its end was left out.")
         if wanted.picture and result.hits and result.hits[0].likely is None and (reason := self.searcher.no_line()):
             note_once(reason)
-        note_filter(self.vectors, selection, bool(result.hits), group_by, fields)
+        note_filter(self.vectors, selection, bool(result.hits), group_by, fields, result.grouped)
         return result.hits
 
     def close(self) -> None:
@@ -257,9 +257,10 @@ def note_filter(
     has_items: bool,
     group_by: str | None = None,
     fields: Sequence[str] = (),
+    grouped: int | None = None,
 ) -> None:
-    """Print on stderr which labels and which keys of groups and fields no item has; if nothing was found, all keys."""
-    for text in [*filter_notes(gallery, selection, has_items), *shown_notes(gallery, group_by, fields)]:
+    """Print on stderr which labels, groups and fields are missing; if nothing was found, all unknown keys."""
+    for text in [*filter_notes(gallery, selection, has_items), *shown_notes(gallery, group_by, fields, grouped)]:
         note(f"{text[:1].lower()}{text[1:]}")
 
 
