@@ -35,7 +35,7 @@ GALLERIES, QUERIES, RESULTS = 40, 60, 10
 """Galleries drawn of a subject, queries of each (a third of them without relatives there), and results of a query."""
 
 FEWEST_CLASSES, MOST_IMAGES = 20, 30
-LINES, MOST_ALONE = (0.75, 0.8, 0.85, 0.9), 0.05
+LINES, MOST_ALONE = (0.75, 0.8, 0.85, 0.9), 0.1
 """Lines to choose from, and the share of queries without relatives that may show results above the line."""
 
 

@@ -38,10 +38,10 @@ def test_the_line_is_the_lowest_that_few_queries_without_relatives_reach() -> No
     curve = RelevanceCurve((0.0, 1.0), (0.0, 1.0), 0.5)  # the probability is the logistic function of the contrast
 
     def searches(*best: float) -> Searches:
-        """Forty queries without relatives: these are the probabilities of the first results, 0.1 of the others."""
-        chances = np.full((40, RESULTS), 0.1)
+        """Twenty queries without relatives: these are the probabilities of the first results, 0.1 of the others."""
+        chances = np.full((20, RESULTS), 0.1)
         chances[: len(best), 0] = best
-        return Searches(np.log(chances / (1 - chances)), np.zeros(chances.shape, bool), np.zeros(40, bool))
+        return Searches(np.log(chances / (1 - chances)), np.zeros(chances.shape, bool), np.zeros(20, bool))
 
     np.testing.assert_allclose(probabilities(curve, searches(0.77))[:2, 0], [0.77, 0.1])
     for best, line in (((0.77, 0.78), LINES[0]), ((0.77, 0.78, 0.79), LINES[1]), ((0.99,) * 5, LINES[-1])):
