@@ -63,6 +63,11 @@ bench: $(READY) ## compare speed and memory with other libraries, as ratios
 proof: $(READY) ## run the service's long proofs, about 25 minutes (PART=crash|load|fuzz; PROOF_OUT=folder for the figures)
 	$(BIN)/python -m tests.proof $(PART) $(if $(PROOF_OUT),--out $(PROOF_OUT))
 
+renew: $(READY) ## renew what is made of the code: public classes, the tree of docs/architecture.md, values of new definitions
+	$(BIN)/python -m tools.public_classes
+	$(BIN)/python -m tools.source_tree
+	$(BIN)/python -m tests.training.test_definitions
+
 lock: $(READY) ## update constraints.txt from pyproject.toml
 	$(BIN)/uv pip compile --quiet --no-header --no-annotate --upgrade \
 	  --extra cpu --extra train --extra export --extra serve --extra bento --extra photos --extra ray --extra peers --extra dev --extra docs pyproject.toml --output-file constraints.txt
@@ -70,4 +75,4 @@ lock: $(READY) ## update constraints.txt from pyproject.toml
 clean: ## remove everything that these targets made
 	rm -rf $(VENV) .demo .proof .mypy_cache .ruff_cache .pytest_cache .hypothesis site
 
-.PHONY: help setup demo check test tests slow docs bench proof lock clean
+.PHONY: help setup demo check test tests slow docs bench proof renew lock clean

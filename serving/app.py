@@ -85,10 +85,10 @@ def _app(settings: Settings, collections: Collections) -> FastAPI:
         lifespan=lifespan,
         telemetry=TELEMETRY,
         middleware=[
+            *_cross_origin(settings),
             Middleware(
                 Observability, log=bool(settings.log_requests), headers=SECURITY_HEADERS, failure=errors.error_response
             ),
-            *_cross_origin(settings),
             Middleware(TrustedHosts, hosts=hosts, has_keys=has_keys, origins=settings.allowed_origins),
             Middleware(RequestLimits, settings=settings, cpu_queue=cpu_queue, is_known=collections.knows),
             Middleware(Authentication, collections=collections, is_routed=lambda scope: errors.is_routed(app, scope)),
@@ -116,14 +116,14 @@ def _app(settings: Settings, collections: Collections) -> FastAPI:
 
 
 def _cross_origin(settings: Settings) -> list[Middleware]:
-    """Return the middleware that lets browsers show answers to the pages of allowed origins."""
+    """Return the middleware that lets browsers show answers to the pages of allowed origins, failures among them."""
     if not settings.allowed_origins:
         return []
     return [
         Middleware(
             CORSMiddleware,
             allow_origins=settings.allowed_origins,
-            allow_methods=[method for method in errors.METHODS if method != "HEAD"],
+            allow_methods=errors.METHODS,
             allow_headers=["*"],
             expose_headers=["Retry-After", "X-Model", "X-Model-Fingerprint", "X-Request-ID"],
         )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from functools import cache, partial
-from typing import Annotated, Any, TypeVar
+from functools import cache, cached_property, partial
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from anyio import to_thread
@@ -14,7 +14,6 @@ from fastapi import Depends, Path, Request
 from fastapi.routing import APIRoute
 from pydantic.fields import FieldInfo
 
-from serving.duplicates.lookup import CopyFinder
 from serving.errors import RefusedError, invalid
 from serving.forms import check_parameters, query_values
 from serving.gallery import VectorGallery
@@ -29,6 +28,9 @@ from serving.schemas import CollectionInfo, ItemId, ItemKey
 from serving.settings import COLLECTION_NAME, COLLECTIONS, GALLERY, GalleryAddress, Settings
 from zoo.errors import UsageError
 from zoo.models.load import Embedder
+
+if TYPE_CHECKING:
+    from serving.duplicates.lookup import CopyFinder
 
 COLLECTIONS_PATH = "/collections"
 NAMED = 10
@@ -93,12 +95,19 @@ class Collection(Endpoint):
 
     def __init__(self, name: str, current: CurrentSearcher, keys: Keys | None = None) -> None:
         super().__init__(name, keys)
-        self.current, self.atlas, self.copies = current, Atlas(), CopyFinder()
+        self.current, self.atlas = current, Atlas()
 
     @property
     def gallery(self) -> VectorGallery:
         """The gallery with the model that was loaded last; it may have another one by now."""
         return self.current.searcher.gallery
+
+    @cached_property
+    def copies(self) -> CopyFinder:
+        """The finder of copies, which is imported at its first use: many services find none, and it takes memory."""
+        from serving.duplicates.lookup import CopyFinder
+
+        return CopyFinder()
 
     async def call(self, work: Callable[[Searcher], T]) -> T:
         """Run `work` in a thread, again if the gallery was given another model meanwhile."""

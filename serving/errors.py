@@ -69,6 +69,8 @@ OPENAI_PATH = re.compile(r"(/collections/[^/]*)?/v1/")
 OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 """Types of OpenAI's errors, by the status."""
 RETRY_SECONDS = 5
+MAX_ANSWER = 32 * 2**20
+"""Bytes of an answer, which is whole in memory: 32 times 1,000 results with all their metadata could take 500 MB."""
 
 
 class RefusedError(HTTPException):
@@ -97,6 +99,11 @@ def too_large(limit: int) -> RefusedError:
 def head_too_large(limit: int) -> RefusedError:
     """Return the refusal of a request whose address and headers have more than `limit` bytes."""
     return RefusedError(431, "head_too_large", f"More than {limit:,} bytes of address and headers, or too many lines.")
+
+
+def answer_too_large(fewer: str) -> RefusedError:
+    """Return the refusal of a request whose answer has more than `MAX_ANSWER` bytes."""
+    return RefusedError(422, "answer_too_large", f"The answer has more than {MAX_ANSWER:,} bytes. Ask for {fewer}.")
 
 
 def try_again(status: int, code: str, message: str, seconds: float = RETRY_SECONDS) -> RefusedError:

@@ -4,25 +4,40 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from serving.gallery.backends.milvus_client import address_of
+from serving.gallery.backup import BackupInfo, backup, copy_gallery, restore, verify_gallery
+from serving.gallery.calibration import QUERIES, calibrate_gallery, calibration_json
 from serving.gallery.filters import Filter
 from serving.gallery.gallery import (
     VectorGallery,
     check_exists,
+    check_folder,
     filter_notes,
     is_gallery,
     model_at,
     shown_notes,
+    tuning_advice,
 )
-from serving.gallery.indexing import BATCH_SIZE, ConfirmPrune, Fill, IndexingReport, index_folder
+from serving.gallery.index_files import GenerationFacts, Tuning
+from serving.gallery.indexing import (
+    BATCH_SIZE,
+    ConfirmPrune,
+    Fill,
+    IndexingReport,
+    add_files,
+    index_folder,
+    named_images,
+)
+from serving.gallery.parquet import export_gallery, import_gallery
 from serving.gallery.query import QueryPart, SearchQuery
 from serving.gallery.search import Models, Searcher, SearchOptions
-from serving.gallery.types import DEFAULT_K, Hit, is_address
+from serving.gallery.types import DEFAULT_K, Hit, Item, is_address
 from zoo.console import note, note_once
 from zoo.data import check_dataset_path
 from zoo.data.columns import Kind
@@ -31,9 +46,11 @@ from zoo.data.formats import table_of
 from zoo.data.images import ImageLike
 from zoo.data.listing import list_files
 from zoo.data.table import TableFormat, as_text, is_table
-from zoo.errors import check_at_least
+from zoo.errors import check_at_least, command
+from zoo.evaluation.calibration import Calibration
 from zoo.models.load import AUTO, Embedder, load
-from zoo.models.registry import ModelLike, model_reference
+from zoo.models.registry import ModelLike, model_reference, model_text
+from zoo.models.results import Check
 from zoo.paths import expand
 
 
@@ -51,7 +68,7 @@ class Gallery:
     def __init__(
         self,
         address: str | os.PathLike[str],
-        model: str | Embedder | None = None,
+        model: ModelLike | None = None,
         runtime: str = AUTO,
         precision: str = "fp32",
         device: str | None = None,
@@ -98,7 +115,8 @@ class Gallery:
         model = self._model
         if isinstance(model, Embedder):
             return Searcher(self.vectors, model.matching(self.vectors.card))
-        return Searcher(self.vectors, self._models.load_for(self.vectors, model))
+        moved = None if model is None else model_text(model)
+        return Searcher(self.vectors, self._models.load_for(self.vectors, moved))
 
     def search(
         self,
@@ -144,15 +162,176 @@ class Gallery:
         """
         wanted = SearchQuery.of(image, item, text, query)
         check_at_least("k", k, 1)
-        selection = Filter((label,) if isinstance(label, str) else tuple(label), dict(where or {}))
+        selection = _selection(label, where)
         options = SearchOptions(k, selection=selection, group_by=group_by, fields=fields)
         result = self.searcher.find(wanted, options)
         if any(result.truncated):
             note("a text is longer than the model reads; its end was left out.")
         if wanted.picture and result.hits and result.hits[0].likely is None and (reason := self.searcher.no_line()):
             note_once(reason)
-        note_filter(self.vectors, selection, bool(result.hits), group_by, fields)
+        note_filter(self.vectors, selection, bool(result.hits), group_by, fields, result.grouped)
         return result.hits
+
+    def add(
+        self,
+        images: Sequence[str | os.PathLike[str]],
+        label: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        update: bool = False,
+        progress: bool = False,
+    ) -> IndexingReport:
+        """Add single image files; a folder or a table is for `zoo.index`.
+
+        Args:
+            images: The files.
+            label: The label of all of them.
+            metadata: JSON values to store with each.
+            update: Give the label and the metadata also to images that are already there.
+            progress: Show a progress bar.
+
+        Raises:
+            UsageError: If some are not files, or the metadata cannot be stored.
+            ModelMismatchError: If another model embedded the gallery.
+        """
+        files = named_images([expand(image) for image in images], label, metadata or {})
+        return add_files(self.vectors, self.searcher.embedder, files, progress, update)
+
+    def remove(self, ids: Sequence[int | str]) -> int:
+        """Remove items by their ids or keys, and return how many of the ids were there.
+
+        `zoo.index` does not bring them back, unless with `readd`.
+
+        Raises:
+            ItemNotFoundError: If no item has a key.
+        """
+        store = self.vectors.store
+        numbers = [store.item_of_key(item).id if isinstance(item, str) else item for item in ids]
+        return self.vectors.remove(numbers, remember=True)
+
+    def items(
+        self,
+        label: str | Sequence[str] = (),
+        where: Mapping[str, Any] | None = None,
+        *,
+        offset: int = 0,
+        limit: int = 50,
+    ) -> list[Item]:
+        """Return the items of a label and with metadata as for `search`, by id.
+
+        Args:
+            label: The label, or several.
+            where: The metadata.
+            offset: Leave out the first items.
+            limit: The most items; 0 for all.
+
+        Raises:
+            UsageError: If `where` is not a filter, or a number is negative.
+        """
+        check_at_least("offset", offset, 0)
+        check_at_least("limit", limit, 0)
+        return self.vectors.store.items(offset, limit or -1, _selection(label, where))
+
+    def stats(self) -> dict[str, Any]:
+        """Return facts about the items, the model, the index and the calibration, as `zoo gallery stats --json`."""
+        card, other, index = self.vectors.card, self.vectors.other_model(), self.vectors.index.stats()
+        return {
+            **asdict(self.vectors.store.stats()),
+            "model": card.name,
+            "fingerprint": card.fingerprint,
+            "other_model": {"name": other[0].name, "role": other[2]} if other else None,
+            "dim": card.dim,
+            "metric": "cosine",
+            "index": {**asdict(index), "hint": tuning_advice(self.vectors)},
+            "calibration": calibration_json(self.vectors),
+        }
+
+    def compact(self) -> GenerationFacts | None:
+        """Rewrite the index with all changes since, and return its facts; None for an empty gallery.
+
+        Searches and writes of other processes go on meanwhile.
+
+        Raises:
+            UsageError: If the gallery is in Milvus (code "not-available").
+        """
+        return self.vectors.index.compact()
+
+    def tune(
+        self, recall: float = 0.99, k: int = 10, kind: Sequence[str] = ()
+    ) -> tuple[GenerationFacts | None, Tuning]:
+        """Search from now on with the fastest index of a recall, measured on the gallery itself.
+
+        Args:
+            recall: The share of the k nearest items to find.
+            k: The number of nearest items.
+            kind: Measure only these kinds of index beside exact search.
+
+        Returns:
+            The facts of the chosen index, None for an empty gallery; and the measurement of each kind.
+
+        Raises:
+            UsageError: If a number is out of range, or a kind does not exist.
+        """
+        return self.vectors.index.tune(recall, k, kind)
+
+    def calibrate(self, queries: int = QUERIES) -> Calibration:
+        """Fit the probability that a hit is of the query's class, on the labelled items; searches return it then.
+
+        Raises:
+            EvaluationError: If the labels do not allow it: too few, all of one kind, or unrelated to similarity.
+        """
+        check_at_least("queries", queries, 1)
+        return calibrate_gallery(self.vectors, queries)
+
+    def verify(self) -> list[Check]:
+        """Check the database, the index and its searches; the checks tell what does not hold."""
+        return list(verify_gallery(check_folder(self.address, "Milvus checks its collections itself.")))
+
+    def backup(self, out: str | os.PathLike[str]) -> BackupInfo:
+        """Copy the gallery, which may be in use, to a new folder; `zoo gallery restore` makes a gallery of it again.
+
+        Raises:
+            GalleryError: If the gallery is damaged, or the copy cannot be written.
+        """
+        advice = f"use Milvus's own backup, or: {command('gallery', 'export', self.address, out)}"
+        return backup(check_folder(self.address, advice), expand(out))
+
+    def export(self, out: str | os.PathLike[str]) -> int:
+        """Write items.parquet and a plain FAISS index to a new folder, and return the number of items.
+
+        Raises:
+            UsageError: If the folder is not new or empty.
+            GalleryError: If it cannot be written.
+        """
+        return export_gallery(self.address, expand(out))
+
+    def copy(self, backend: str | os.PathLike[str]) -> tuple[int, int]:
+        """Copy the gallery to a folder or an address in Milvus; return the number of items, and of the new ones there.
+
+        Images that exist there are skipped, so that the same call continues after an interruption.
+        """
+        return copy_gallery(self.address, os.fspath(backend))
+
+    @classmethod
+    def restore(cls, backup: str | os.PathLike[str], out: str | os.PathLike[str]) -> Self:
+        """Make a gallery from a backup, verify it, and return it.
+
+        Raises:
+            GalleryError: If a file of the backup has changed, or the gallery is not valid.
+        """
+        restore(expand(backup), expand(out))
+        return cls(out)
+
+    @classmethod
+    def read_export(cls, export: str | os.PathLike[str], gallery: str | os.PathLike[str]) -> Self:
+        """Add the items of an export to a gallery, which is made if it does not exist, and return it.
+
+        Raises:
+            GalleryError: If the export is incomplete or damaged.
+            ModelMismatchError: If another model embedded the gallery.
+        """
+        import_gallery(expand(export), os.fspath(gallery))
+        return cls(gallery)
 
     def close(self) -> None:
         """Close the gallery."""
@@ -251,15 +430,20 @@ def index(
     return gallery
 
 
+def _selection(label: str | Sequence[str], where: Mapping[str, Any] | None) -> Filter:
+    return Filter((label,) if isinstance(label, str) else tuple(label), dict(where or {}))
+
+
 def note_filter(
     gallery: VectorGallery,
     selection: Filter,
     has_items: bool,
     group_by: str | None = None,
     fields: Sequence[str] = (),
+    grouped: int | None = None,
 ) -> None:
-    """Print on stderr which labels and which keys of groups and fields no item has; if nothing was found, all keys."""
-    for text in [*filter_notes(gallery, selection, has_items), *shown_notes(gallery, group_by, fields)]:
+    """Print on stderr which labels, groups and fields are missing; if nothing was found, all unknown keys."""
+    for text in [*filter_notes(gallery, selection, has_items), *shown_notes(gallery, group_by, fields, grouped)]:
         note(f"{text[:1].lower()}{text[1:]}")
 
 

@@ -6,6 +6,7 @@ picture is given as base64 or as an item: nothing outside the gallery can be rea
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -13,15 +14,16 @@ from typing import Annotated, Any
 
 import httpx
 from mcp.server import MCPServer
-from mcp.server.mcpserver import Image
+from mcp.server.mcpserver import Context, Image
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp.types import ToolAnnotations
+from mcp.types import CallToolResult, InputRequiredResult, Tool, ToolAnnotations
 from pydantic import Field
 
 from serving.app import create_app, lifespan
 from serving.client.calls import connection
 from serving.client.images import item_path
 from serving.dependencies import Collection, Collections
+from serving.errors import unknown_parameter
 from serving.gallery.search import Searcher
 from serving.model_swap import CurrentSearcher
 from serving.schemas import CountParameters, DuplicateParameters, ItemParameters, SearchParameters
@@ -100,8 +102,7 @@ class Tools:
 
     async def items(self, label: Labels = None, where: Where = None, offset: Skip = None, limit: Page = None) -> Answer:
         """List items page by page, of some labels and metadata."""
-        text = None if where is None else httpx.Request("POST", "/", json=where).content.decode()
-        parameters = {"label": label, "where": text, "offset": offset, "limit": limit}
+        parameters = {"label": label, "where": where and json.dumps(where), "offset": offset, "limit": limit}
         return await self._ask("GET", "/items", params=_given(parameters))
 
     async def thumbnail(self, id: Annotated[int, Field(ge=0, description="Id of an item")]) -> Image:  # noqa: A002
@@ -141,7 +142,11 @@ class Tools:
     async def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
         """Return the answer to a request. Raises `ToolError` with the code and the message of a refusal."""
         try:
-            response = await self.http.request(method, path, **options)
+            request = self.http.build_request(method, path, **options)
+        except (httpx.InvalidURL, ValueError):  # a surrogate, or labels and a filter of more than 64 KiB in an address
+            raise ToolError("invalid_value: a text is not valid Unicode, or the filter is too long.") from None
+        try:
+            response = await self.http.send(request)
         except httpx.HTTPError as error:
             raise ToolError(f"The service does not answer: {error or type(error).__name__}.") from None
         if response.is_success:
@@ -153,10 +158,31 @@ class Tools:
             raise ToolError(f"The service answers with status {response.status_code}.") from None
 
 
+class GalleryServer(MCPServer):
+    """MCP server whose tools refuse unknown parameters: a misspelt filter must not let everything through."""
+
+    async def list_tools(self) -> list[Tool]:
+        """Return the tools, whose schemas allow no further parameters."""
+        closed = {"additionalProperties": False}
+        tools = await super().list_tools()
+        return [tool.model_copy(update={"input_schema": tool.input_schema | closed}) for tool in tools]
+
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
+    ) -> CallToolResult | InputRequiredResult:
+        """Call a tool. Raises `ToolError` for a parameter that it does not have, or a refusal of the service."""
+        known = {tool.name: tool.input_schema.get("properties", {}) for tool in await self.list_tools()}
+        unknown = next((word for word in arguments if word not in known.get(name, arguments)), None)
+        if unknown is not None:
+            refusal = unknown_parameter(unknown, list(known[name]))
+            raise ToolError(f"{refusal.code}: {refusal.detail}")
+        return await super().call_tool(name, arguments, context)
+
+
 def create_server(http: httpx.AsyncClient) -> MCPServer:
     """Return the MCP server of a collection that `http` reaches."""
     tools = Tools(http)
-    server = MCPServer("dml-zoo", instructions=INSTRUCTIONS, version=version("dml-zoo"), log_level="WARNING")
+    server = GalleryServer("dml-zoo", instructions=INSTRUCTIONS, version=version("dml-zoo"), log_level="WARNING")
     for tool in (
         tools.search,
         tools.item,

@@ -22,7 +22,7 @@ from uvicorn.config import STARTUP_FAILURE
 from serving.app import create_app
 from serving.auth import ANY_HOST
 from serving.connections import BACKLOG, KEEP_ALIVE, HttpConnection, Server, end_seconds, raise_file_limit
-from serving.gallery.backends.milvus_client import check_workers
+from serving.gallery.types import is_address
 from serving.keys import Keys
 from serving.limits import MAX_HEAD
 from serving.metrics import FOLDER, configure_logging
@@ -77,7 +77,10 @@ def serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _leave)
     for address in addresses:
-        check_workers(address.gallery, settings.workers)
+        if is_address(address.gallery):
+            from serving.gallery.backends.milvus_client import check_workers
+
+            check_workers(address.gallery, settings.workers)
     names = [address.name for address in addresses] or [""]
     has_keys = all(Keys.load(settings, name).read for name in names)
     if HOSTS not in os.environ:

@@ -38,8 +38,8 @@ HOSTS, READ_KEYS, WRITE_KEYS = "ZOO_SERVE_HOSTS", "ZOO_SERVE_READ_KEYS", "ZOO_SE
 GALLERY, MODEL, COLLECTIONS, EMBED = "ZOO_GALLERY", "ZOO_MODEL", "ZOO_COLLECTIONS", "ZOO_EMBED"
 DEVICE, PRECISION = "ZOO_DEVICE", "ZOO_PRECISION"
 KEYS = (READ_KEYS, WRITE_KEYS)
-ORIGIN = r"https?://[^\s/?#@]+"
-"""Form of a web page's origin."""
+ORIGIN = r"https?://(\[[0-9a-f:.]+\]|[a-z0-9_-]+(\.[a-z0-9_-]+)*)(:[0-9]{1,5})?"
+"""Form of a web page's origin as browsers send it: other alphabets as xn--..., and no pattern such as *.example."""
 COLLECTION_NAME = r"[a-z0-9][a-z0-9-]{0,62}"
 
 
@@ -155,7 +155,9 @@ class Settings(BaseSettings):
     @field_validator("origins")
     @classmethod
     def _check_origins(cls, value: str) -> str:
-        origins = [word.strip().lower().rstrip("/") for word in value.split(",") if word.strip()]
+        words = [word.strip().lower().rstrip("/") for word in value.split(",") if word.strip()]
+        # Browsers leave the default port out.
+        origins = [word.removesuffix(":443" if word.startswith("https:") else ":80") for word in words]
         if not all(origin == "*" or re.fullmatch(ORIGIN, origin) for origin in origins):
             raise ValueError(ORIGIN)
         return ",".join(origins)

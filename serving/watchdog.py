@@ -11,7 +11,6 @@ import os
 import select
 import signal
 import sys
-import threading
 import time
 
 KILL_SECONDS = 5.0
@@ -23,6 +22,7 @@ STOP_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 
 def kill_later(seconds: float) -> None:
     """End this process after some seconds, unless it has ended by then. PID 1 of a container takes no SIGKILL."""
+    import threading  # which the second process does without
 
     def end() -> None:
         os.write(sys.stderr.fileno(), b"zoo: a thread did not end in time; the process is killed.\n")

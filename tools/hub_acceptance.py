@@ -39,7 +39,7 @@ from zoo.models.baseline_folder import save_baseline
 from zoo.models.baselines import Baseline, PublicTextTower, baselines, read_timm_config
 from zoo.models.card import read_card
 from zoo.models.golden import draw_images
-from zoo.models.pretrained.convert import find_start
+from zoo.models.pretrained.start import find_start
 from zoo.models.pretrained.weights import fetch_commit, fetch_file, snapshot_root
 from zoo.models.verify import verify
 

@@ -200,7 +200,7 @@ def create_parts(
 
 def _create_trunk(backbone: Backbone, preprocessing: Preprocessing) -> nn.Module:
     with trusted(True):  # the user named the classes, if there are any
-        trunk = create_trunk(backbone.architecture, preprocessing.channels, backbone.args, backbone.pretrained)
+        trunk = create_trunk(backbone.architecture, preprocessing.channels, backbone.network_args, backbone.pretrained)
     _check_input(trunk, backbone.architecture, preprocessing)
     size = (2, preprocessing.channels, preprocessing.crop, preprocessing.crop)
     copy_given_weights(trunk, backbone, torch.linspace(-2, 2, math.prod(size)).reshape(size))

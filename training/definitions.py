@@ -47,7 +47,12 @@ CHANGES: dict[str, tuple[str, ...]] = {
 GIVEN_BY_THE_RUN = {"method": ("miner",), "loss": ("class_sizes", "num_classes"), "sampler": ("seed",)}
 """Parameters with a default that the run fills in; they are no arguments of a recipe."""
 
-ADDED_LATER = {"loss triplet": ("smooth_loss", "swap"), "loss margin": ("nu",)}
+ADDED_LATER = {
+    "loss triplet": ("smooth_loss", "swap"),
+    "loss margin": ("nu",),
+    "loss npair": ("mined_negatives",),
+    "loss angular": ("mined_negatives",),
+}
 """Arguments that came after the first recipes; a record names them only if its recipe does, and so stays the same."""
 
 WRAPPED = "distance-weighted"

@@ -1,11 +1,11 @@
-"""Training, finetuning and distilling by names: `zoo.train`, `zoo.finetune` and `zoo.distill`.
+"""Training by names: `zoo.train`, `zoo.finetune`, `zoo.distill` and `zoo.ensemble`.
 
 The commands of the same names call these functions. Mistakes are reported before torch is loaded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -369,6 +369,29 @@ def distill(
         return read_student_images(str(images), test_share, seed, progress)
 
     return distil(plan, read, device, progress)
+
+
+def ensemble(members: Sequence[ModelLike], name: str, *, replace: bool = False) -> Path:
+    """Join trained models into one that concatenates their embeddings, and return its folder in the local zoo.
+
+    >>> model = zoo.load(zoo.ensemble(["mine", "photos"], "both"))
+
+    Args:
+        members: Two or more models, which preprocess images alike.
+        name: The name of the ensemble.
+        replace: Replace a model of the same name.
+
+    Raises:
+        ModelNotFoundError: If there is no such model.
+        UsageError: If the name is taken, or the models cannot be joined.
+        ModelFolderError: If a member is damaged.
+    """
+    folder = paths.local_models() / check_new_name(name, replace)
+    folders = [find_model(member) for member in members]
+    from training.api import concatenate  # torch: only after the members were found
+
+    concatenate(folders, folder, name)
+    return folder
 
 
 def own_parts(**parts: Any) -> AbstractContextManager[list[str]]:

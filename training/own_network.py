@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import hashlib
 import inspect
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from training.construction import Description, class_at, given_object, is_plain
-from training.recipe import Backbone, Recipe
+from training.recipe import GIVEN_WEIGHTS, Backbone, Recipe
 from training.recipes.common import backbone_name
 from zoo.errors import RecipeError, UsageError
 from zoo.models.places import CUSTOM, is_place, place_of
@@ -53,9 +54,30 @@ def describe_network(part: Any) -> Description:
             f"{type(part).__name__}.",
             code="invalid-value",
         )
+    digest = {GIVEN_WEIGHTS: _weights_sha256(part)}
     if (name := _timm_name(part)) is not None:
-        return Description(name, {})
-    return Description(_importable(type(part)), _arguments(part))
+        return Description(name, digest)
+    return Description(_importable(type(part)), {**_arguments(part), **digest})
+
+
+def _weights_sha256(module: nn.Module) -> str:
+    """Return the SHA-256 of the names, shapes and values of a module's weights, as `copy_given_weights` copies them."""
+    import torch
+
+    digest = hashlib.sha256()
+    for name, values in sorted(_as_given(module).state_dict().items()):
+        if isinstance(values, torch.Tensor):
+            digest.update(f"{name} {values.dtype} {list(values.shape)}".encode())
+            digest.update(values.detach().reshape(-1).contiguous().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _as_given(module: nn.Module) -> nn.Module:
+    """Return a copy of a given module on the CPU, of one of timm without its classifier."""
+    given = copy.deepcopy(module).cpu().eval()
+    if _timm_name(given) is not None:
+        cast(Any, given).reset_classifier(0)
+    return given
 
 
 def _importable(kind: Any) -> str:
@@ -194,6 +216,20 @@ def inner_architecture(backbone: Backbone) -> str:
     return str(backbone.args["trunk"]) if backbone.architecture == CUSTOM else backbone.architecture
 
 
+def check_given(backbone: Backbone) -> None:
+    """Raise `UsageError` (`not-available`) if a recipe starts from the weights of an object that was not given."""
+    names = {"backbone": backbone.args.get("trunk", backbone.architecture), "head": backbone.args.get("head")}
+    absent = {part: digest for part, digest in backbone.given_weights.items() if given_object(str(names[part])) is None}
+    if absent:
+        weights = " and ".join(f"{part} (SHA-256 {digest[:12]})" for part, digest in absent.items())
+        call = ", ".join(f"{part}=OBJECT" for part in absent)
+        raise UsageError(
+            f"the {weights} started from the weights of an object that was given to zoo.train, which no recipe holds. "
+            f"Give the object: zoo.train(RECIPE, {call}).",
+            code="not-available",
+        )
+
+
 def copy_given_weights(network: nn.Module, backbone: Backbone, images: Tensor) -> None:
     """Give a network that was built from classes, or by timm, the weights of the objects that the user gave.
 
@@ -203,10 +239,12 @@ def copy_given_weights(network: nn.Module, backbone: Backbone, images: Tensor) -
         images: Normalised images [n, c, h, w] on which the two must agree.
 
     Raises:
-        UsageError: `invalid-value` if an object is not what is built again.
+        UsageError: `invalid-value` if an object is not what is built again; `not-available` if a recipe starts from the
+            weights of an object that was not given.
     """
     import torch
 
+    check_given(backbone)
     if backbone.architecture != CUSTOM:
         if (given := given_object(backbone.architecture)) is not None:
             _copy(given, network, images)
@@ -226,9 +264,7 @@ def _copy(given: nn.Module, built: nn.Module, inputs: Tensor) -> None:
     """Copy the weights of a given module, of one of timm without its classifier, and compare the outputs."""
     import torch
 
-    given = copy.deepcopy(given).cpu().eval()
-    if _timm_name(given) is not None:
-        cast(Any, given).reset_classifier(0)
+    given = _as_given(given)
     try:
         built.load_state_dict(given.state_dict())
         with torch.no_grad():

@@ -118,12 +118,14 @@ def sum_of_quotients(terms: Mapping[str, Terms]) -> Tensor:
     return torch.stack(quotients).sum()
 
 
-def sample_weights(indices: tuple[Tensor, ...], samples: int) -> Tensor | None:
+def sample_weights(indices: tuple[Tensor, ...], samples: int, anchors: bool = False) -> Tensor | None:
     """Return the weight [b] of each sample: how often it is in mined tuples, over the largest count; None without any.
 
     Args:
-        indices: Mined tuples.
+        indices: Mined tuples: (anchors, positives, negatives), or (anchors, positives, anchors, negatives).
         samples: b.
+        anchors: Count how often a sample is an anchor, alone.
     """
-    counts = torch.cat(list(indices)).bincount(minlength=samples)
+    counted = list(indices[:1] if len(indices) == 3 else indices[::2]) if anchors else list(indices)
+    counts = torch.cat(counted).bincount(minlength=samples)
     return counts / counts.max() if len(counts) and counts.max() else None

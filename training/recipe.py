@@ -149,6 +149,15 @@ class Augmentation:
         _check(1 <= self.oversample <= 8, "augmentation.oversample", self.oversample, "from 1 to 8")
 
 
+GIVEN_WEIGHTS = "given_weights"
+"""Key in the arguments of a trunk or a head: the SHA-256 of the weights that it starts from, if it is an object of the
+user. A recipe names the object's class; its weights are the object's alone."""
+
+
+def _without_weights(args: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in args.items() if key != GIVEN_WEIGHTS}
+
+
 @dataclass(frozen=True)
 class Backbone:
     """A timm architecture (or one of `zoo.models.backbones`) with its arguments.
@@ -193,6 +202,20 @@ class Backbone:
         _check(self.prompts >= 1, "backbone.prompts", self.prompts, "1 or more")
         _check(self.prompting in PROMPTING, "backbone.prompting", self.prompting, " or ".join(PROMPTING))
         _check(self.frozen_stages >= 0, "backbone.frozen_stages", self.frozen_stages, "0 or more")
+
+    @property
+    def network_args(self) -> dict[str, Any]:
+        """The arguments that build the trunk, without `GIVEN_WEIGHTS`."""
+        return {
+            key: _without_weights(value) if key in ("trunk_args", "head_args") else value
+            for key, value in _without_weights(self.args).items()
+        }
+
+    @property
+    def given_weights(self) -> dict[str, str]:
+        """The SHA-256 of the weights of "backbone" and "head", of each that the user gave as an object."""
+        groups = {"backbone": {**self.args.get("trunk_args", {}), **self.args}, "head": self.args.get("head_args", {})}
+        return {part: args[GIVEN_WEIGHTS] for part, args in groups.items() if GIVEN_WEIGHTS in args}
 
 
 @dataclass(frozen=True)

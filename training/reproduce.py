@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from training.definitions import outdated
+from training.named import Images, RecipeSettings, setting_texts
 from training.overrides import check_names, recorded_classes
+from training.own_network import check_given
 from training.recipe import Recipe
 from zoo import paths
+from zoo.data.formats import table_of
 from zoo.errors import TrainingError, UsageError, command
 from zoo.evaluation.evaluate import METRICS
 from zoo.files import read_object
 from zoo.models.card import read_card
 from zoo.models.names import find_model
 from zoo.models.places import check_trusted
-from zoo.models.registry import check_new_name
+from zoo.models.registry import ModelLike, check_new_name
 from zoo.models.results import MADE, read_results, training_facts
 
 if TYPE_CHECKING:
@@ -76,19 +79,20 @@ class Reproduction:
 
 
 def recorded_recipe(
-    model: str, seed: int | None = None, new_name: str | None = None, trust_code: bool = False
+    model: ModelLike, seed: int | None = None, new_name: str | None = None, trust_code: bool = False
 ) -> Recipe:
     """Return the recipe that a model records, under a new name. What today's recipe of its name says does not matter.
 
     Args:
-        model: Name or path of the model.
+        model: The model.
         seed: The seed; by default the recorded one.
         new_name: The name of the new model; by default the model's with `-reproduced`.
         trust_code: Import classes that the recipe of a folder outside the local zoo names.
 
     Raises:
-        UsageError: If the model does not follow a recipe (code "not-available"), or if a definition that its recipe
-            names means something else today (code "other-definition").
+        UsageError: If the model does not follow a recipe, or started from the weights of an object that was given to
+            `zoo.train` (code "not-available"); or if a definition that its recipe names means something else today
+            (code "other-definition").
         RecipeError: If the record is of another release (code "other-schema"), names something unknown, or names
             classes of a stranger (code "unsafe-file").
     """
@@ -110,6 +114,7 @@ def recorded_recipe(
         )
     check_trusted(recorded_classes(recipe), folder, trust_code)
     recorded = Recipe.from_json(recipe)
+    check_given(recorded.backbone)
     check_names(recorded)
     return replace(recorded, name=new_name or f"{card.name}{ENDING}", seed=recorded.seed if seed is None else seed)
 
@@ -138,28 +143,32 @@ def recorded_result(folder: Path, dataset: str) -> dict[str, Any]:
 
 
 def reproduce(
-    model: str,
-    data: str | None = None,
+    model: ModelLike,
+    data: Images | None = None,
+    *,
+    settings: RecipeSettings = (),
     seed: int | None = None,
-    new_name: str | None = None,
+    name: str | None = None,
     device: str | None = None,
     restart: bool = False,
-    progress: bool = True,
-    settings: Sequence[str] = (),
     trust_code: bool = False,
+    progress: bool = False,
 ) -> Reproduction:
     """Train a model's recipe again into `ZOO_HOME/models`, and compare R@1 and MAP@R with the recorded intervals.
 
+    Other processors and versions round differently, so equal weights are not expected; `within` tells whether the
+    scores are those of the record.
+
     Args:
-        model: Name or path of a shipped model, a model here, or one on the Hub.
-        data: Folder of the data set.
+        model: A model that was trained by a recipe, and whose test split was measured.
+        data: The folder of the data set (default: `ZOO_DATA`, else downloaded), or your own images as for `zoo.train`.
+        settings: Further changes, as for `zoo.train`, for a shorter run that cannot be expected to reach the score.
         seed: Another seed than the recorded one.
-        new_name: Name of the new model.
-        device: As in `training.api.train`.
+        name: The name of the new model (default: the model's, with -reproduced).
+        device: cpu, cuda or cuda:N (default: cuda if there is one).
         restart: Forget an interrupted reproduction.
+        trust_code: Import the classes that a folder from elsewhere names, which runs their code.
         progress: Show progress bars.
-        settings: Further `key=value` changes, for a shorter run that cannot be expected to reach the score.
-        trust_code: As in `recorded_recipe`.
 
     Raises:
         UsageError: As `recorded_recipe` and `recorded_result`, or if the new name is taken (code "already-exists").
@@ -170,14 +179,14 @@ def reproduce(
     from training.overrides import override
 
     folder = find_model(model)
-    recipe = recorded_recipe(model, seed, new_name, trust_code)
+    recipe = recorded_recipe(folder, seed, name, trust_code)
     origin = str(read_object(folder / "recipe.json")["origin"])
     recorded = recorded_result(folder, recipe.data.dataset)
-    if settings:
-        recipe = override(recipe, settings)
+    if changes := setting_texts(settings):
+        recipe = override(recipe, changes)
     if (paths.local_models() / recipe.name / "card.json").is_file():
         check_new_name(recipe.name)
-    outcome = train(recipe, data, device, restart, progress, origin=origin)
+    outcome = train(recipe, table_of(data), device, restart, progress, origin=origin)
     if outcome.evaluation is None:
         raise TrainingError(f"the new model was not measured: {outcome.not_evaluated}", code="no-results")
     card = read_card(folder)

@@ -14,19 +14,28 @@ from zoo.models import recipes_from
 from zoo.models.backbones import register_with_timm
 
 if TYPE_CHECKING:
+    from exports.text_tower import add_text_tower
     from exports.variants import export
     from serving.client import AsyncClient, Client
+    from serving.duplicates.find import duplicates
     from serving.galleries import Gallery, index
     from serving.gallery.query import QueryPart
-    from training.named import distill, finetune, train
+    from training.cached.features import features
+    from training.health.doctor import doctor
+    from training.named import distill, ensemble, finetune, train
+    from training.reproduce import reproduce
     from training.studies.named import study
+    from training.verify import verify
     from zoo import data, errors, evaluation, losses, miners, samplers
     from zoo.errors import ZooError
     from zoo.evaluation.baseline import baseline
+    from zoo.evaluation.compare import compare
+    from zoo.evaluation.embed import embed
     from zoo.evaluation.evaluate import evaluate
     from zoo.hub.push import Publication, push
     from zoo.models.catalogue import info, list_models, list_recipes
     from zoo.models.load import Embedder, load
+    from zoo.models.pretrained.convert import convert
 
 # ONNX Runtime from 1.29 on sends telemetry unless this is set before its first import.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
@@ -41,13 +50,21 @@ __all__ = [
     "Publication",
     "QueryPart",
     "ZooError",
+    "add_text_tower",
     "baseline",
+    "compare",
+    "convert",
     "data",
     "distill",
+    "doctor",
+    "duplicates",
+    "embed",
+    "ensemble",
     "errors",
     "evaluate",
     "evaluation",
     "export",
+    "features",
     "finetune",
     "index",
     "info",
@@ -57,9 +74,11 @@ __all__ = [
     "losses",
     "miners",
     "push",
+    "reproduce",
     "samplers",
     "study",
     "train",
+    "verify",
 ]
 
 # Each public name and the module that defines it, which is imported at the first use of the name.
@@ -71,10 +90,18 @@ _MODULES = {
     "Publication": "zoo.hub.push",
     "QueryPart": "serving.gallery.query",
     "ZooError": "zoo.errors",
+    "add_text_tower": "exports.text_tower",
     "baseline": "zoo.evaluation.baseline",
+    "compare": "zoo.evaluation.compare",
+    "convert": "zoo.models.pretrained.convert",
     "distill": "training.named",
+    "doctor": "training.health.doctor",
+    "duplicates": "serving.duplicates.find",
+    "embed": "zoo.evaluation.embed",
+    "ensemble": "training.named",
     "evaluate": "zoo.evaluation.evaluate",
     "export": "exports.variants",
+    "features": "training.cached.features",
     "finetune": "training.named",
     "index": "serving.galleries",
     "info": "zoo.models.catalogue",
@@ -82,8 +109,10 @@ _MODULES = {
     "list_recipes": "zoo.models.catalogue",
     "load": "zoo.models.load",
     "push": "zoo.hub.push",
+    "reproduce": "training.reproduce",
     "study": "training.studies.named",
     "train": "training.named",
+    "verify": "training.verify",
 }
 _SUBMODULES = ("data", "errors", "evaluation", "losses", "miners", "samplers")
 

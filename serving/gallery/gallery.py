@@ -412,10 +412,19 @@ def filter_notes(gallery: VectorGallery, selection: Filter, found: bool) -> list
     return [*notes, *_unknown_keys(gallery, selection.where)]
 
 
-def shown_notes(gallery: VectorGallery, group_by: str | None, fields: Iterable[str] = ()) -> list[str]:
-    """Return a sentence about each key that results are grouped by or show, and that no item has."""
+def shown_notes(
+    gallery: VectorGallery, group_by: str | None, fields: Iterable[str] = (), grouped: int | None = None
+) -> list[str]:
+    """Return a sentence about each key that results are grouped by or show and no item has, and about missing groups.
+
+    grouped: the number of nearest images among which there were fewer groups than asked for.
+    """
     named = [*fields, *([] if group_by in (None, LABEL) else [str(group_by)])]
-    return _unknown_keys(gallery, dict.fromkeys(name for name in named if name != ALL_FIELDS))
+    notes = _unknown_keys(gallery, dict.fromkeys(name for name in named if name != ALL_FIELDS))
+    if grouped is None:
+        return notes
+    missing = f"The {grouped:,} nearest images have no other value of {group_by}; a filter finds those of others."
+    return [*notes, missing]
 
 
 def _unknown_keys(gallery: VectorGallery, names: Iterable[str]) -> list[str]:

@@ -29,6 +29,7 @@ from serving.gallery.types import (
     decode_image,
     equal_metadata,
     folder_uri,
+    metadata_json,
     name_as_source,
 )
 from zoo.console import Progress, count
@@ -158,7 +159,11 @@ def _folder_label(source: str) -> str | None:
 
 
 def named_images(paths: Sequence[Path], label: str | None, metadata: Mapping[str, Any]) -> list[ImageFile]:
-    """Return files given by name, all with one label. Raises `UsageError` that names those which are not files."""
+    """Return files given by name, all with one label and one metadata.
+
+    Raises:
+        UsageError: If some are not files, which the message names, or the metadata cannot be stored.
+    """
     wrong = [
         f"{path} ({'a folder, which zoo index takes' if path.is_dir() else 'no such file'})"
         for path in paths
@@ -167,6 +172,10 @@ def named_images(paths: Sequence[Path], label: str | None, metadata: Mapping[str
     if wrong:
         message = f"{len(wrong):,} of {len(paths):,} names are not image files: {shortened(wrong, 20)}."
         raise UsageError(message, code="not-found")
+    try:
+        metadata_json(metadata)
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"these metadata cannot be stored: {error}.", code="invalid-value") from None
     return [ImageFile(path, name_as_source(path.as_posix()), label, metadata) for path in paths]
 
 

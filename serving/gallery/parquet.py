@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -25,7 +25,7 @@ from serving.gallery.types import (
     NewItem,
     Thumbnail,
     check_key,
-    is_folder_uri,
+    check_place,
     model_json,
     read_model,
 )
@@ -40,7 +40,7 @@ except ImportError:
 
 
 ITEMS, INDEX = "items.parquet", "index.faiss"
-CALIBRATION, REMOVED = "calibration.json", "removed.json"
+CALIBRATION, REMOVED = "calibration.json", "removed.parquet"
 BATCH = 1000
 MAX_GROUP_BYTES = 2**29
 """Largest row group that is read, uncompressed; ours have a thousand rows."""
@@ -67,7 +67,10 @@ ROWS_AT_ONCE, ADDED_BYTES = 16, 2**23
 """Rows that become Python's objects at a time, and the bytes after which they are added to the gallery."""
 
 _PLACE = ("source", "key", "folder", "content_sha256")
-"""Fields of a removed item's place in `REMOVED`, in their order."""
+"""Columns of `REMOVED`, the places of removed items."""
+
+PLACES_AT_ONCE, MAX_PLACES_BYTES = 256, 2**28
+"""Places that become Python's objects at a time, and the characters of all that are read, which stay in memory."""
 
 _BAD_ITEM = ("invalid-item", "invalid-embedding")
 Row = tuple[Item, np.ndarray, Thumbnail]
@@ -165,7 +168,8 @@ def _write(path: str | Path, out: Path) -> int:
         if (calibration := calibration_record(gallery)) is not None:
             write_json(folder / CALIBRATION, calibration)
         if removed := gallery.store.removed_places():
-            write_json(folder / REMOVED, [[getattr(place, name) for name in _PLACE] for place in removed])
+            columns = {name: pa.array([getattr(place, name) for place in removed], pa.string()) for name in _PLACE}
+            parquet.write_table(pa.table(columns), folder / REMOVED, compression="zstd")
         return int(index.ntotal)
 
 
@@ -188,24 +192,35 @@ def _read_calibration(path: Path) -> dict[str, Any]:
 
 def _read_removed(path: Path) -> list[ItemPlace]:
     """Return the places of removed items in an export."""
+    places: list[ItemPlace] = []
+    size = 0
     try:
-        places = [ItemPlace(0, *map(_text_or_none, row)) for row in read_json(path)]
-        for place in places:
-            if not isinstance(place.source, str) or not isinstance(place.content_sha256, str):
-                raise ValueError("a place has no source or no image")
-            if not is_folder_uri(place.folder):
-                raise ValueError(f"{place.folder!r} is not the URI of a folder")
-            if place.key is not None:
-                check_key(place.key)
-    except (OSError, ValueError, TypeError, UsageError) as error:
-        raise GalleryError(f"{path} is damaged: {error}. Nothing was imported.", code="damaged-file") from None
+        facts = parquet.read_metadata(path)
+        _check_groups(path, facts)
+        if wrong := _unlike(facts.schema, _PLACE):
+            raise ValueError(f"not the columns of places: {', '.join(wrong)}")
+        file = parquet.ParquetFile(path, read_dictionary=_PLACE)
+        for batch in file.iter_batches(PLACES_AT_ONCE, columns=_PLACE):
+            for name in _PLACE:
+                _longest(batch[name], name)
+            new = [_removed_place(row) for row in batch.to_pylist()]
+            size += sum(len(text) for place in new for text in (place.source, place.key, place.folder) if text)
+            if size > MAX_PLACES_BYTES:
+                raise ValueError(f"the places have more than {MAX_PLACES_BYTES:,} characters")
+            places += new
+    except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, UsageError) as error:
+        reason = str(error).rstrip(".")
+        raise GalleryError(f"{path} is damaged: {reason}. Nothing was imported.", code="damaged-file") from None
     return places
 
 
-def _text_or_none(value: object) -> Any:
-    if value is not None and (not isinstance(value, str) or "\0" in value):
-        raise ValueError(f"{value!r} is not a text")
-    return value
+def _removed_place(row: Mapping[str, Any]) -> ItemPlace:
+    """Return the place of a removed item. Raises `ValueError`, `TypeError` or `UsageError` if it cannot be one."""
+    place = ItemPlace(0, **row)
+    check_place(place.source, place.content_sha256, place.folder)
+    if place.key is not None:
+        check_key(place.key)
+    return place
 
 
 def _metadata_kinds(rows: Iterator[Row]) -> dict[str, Any]:
@@ -289,18 +304,12 @@ def _open(path: Path, dim: int) -> Any:
 def _check_columns(path: Path, facts: Any, dim: int) -> list[str]:
     """Refuse what could decode to more than an export holds; return the columns of texts and bytes."""
     schema = facts.schema
-    kinds = {schema.column(i).path: schema.column(i).physical_type for i in range(len(schema))}
     vectors = [i for i in range(len(schema)) if schema.column(i).path.startswith("embedding.")]
-    wrong = [name for name in MAX_BYTES if kinds.get(name) in (None, "FIXED_LEN_BYTE_ARRAY")]
+    wrong = _unlike(schema, MAX_BYTES)
     if len(vectors) != 1:
         wrong.append("embedding")
+    _check_groups(path, facts)
     for group in map(facts.row_group, range(facts.num_row_groups)):
-        if group.total_byte_size > MAX_GROUP_BYTES:
-            raise GalleryError(
-                f"{path} has a row group of {group.total_byte_size:,} bytes; at most {MAX_GROUP_BYTES:,} are read. "
-                "Write smaller row groups.",
-                code="damaged-file",
-            )
         if not wrong and group.column(vectors[0]).num_values != group.num_rows * dim:
             wrong.append("embedding")
     if wrong:
@@ -308,7 +317,30 @@ def _check_columns(path: Path, facts: Any, dim: int) -> list[str]:
             f"{path} is damaged: not an export's columns: {', '.join(wrong)}. Nothing was imported.",
             code="damaged-file",
         )
+    kinds = _kinds(schema)
     return [name for name in MAX_BYTES if kinds[name] == "BYTE_ARRAY"]
+
+
+def _kinds(schema: Any) -> dict[str, str]:
+    """Return the physical type of each column."""
+    return {schema.column(i).path: schema.column(i).physical_type for i in range(len(schema))}
+
+
+def _unlike(schema: Any, names: Iterable[str]) -> list[str]:
+    """Return those of the columns that are missing, or that cannot be read as their distinct values."""
+    kinds = _kinds(schema)
+    return [name for name in names if kinds.get(name) in (None, "FIXED_LEN_BYTE_ARRAY")]
+
+
+def _check_groups(path: Path, facts: Any) -> None:
+    """Refuse row groups that take too much memory."""
+    largest = max((facts.row_group(number).total_byte_size for number in range(facts.num_row_groups)), default=0)
+    if largest > MAX_GROUP_BYTES:
+        raise GalleryError(
+            f"{path} has a row group of {largest:,} bytes; at most {MAX_GROUP_BYTES:,} are read. Write smaller row "
+            "groups.",
+            code="damaged-file",
+        )
 
 
 def _read_items(file: Any) -> Iterator[list[NewItem]]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -21,7 +21,7 @@ from serving.gallery.filters import EVERYTHING, Filter
 from serving.gallery.gallery import VectorGallery
 from serving.gallery.index import NO_ROW, Index
 from serving.gallery.query import QueryPart, SearchQuery
-from serving.gallery.types import ALL_FIELDS, DEFAULT_K, LABEL, Block, Hit, Item, OtherItem, check_key
+from serving.gallery.types import ALL_FIELDS, DEFAULT_K, LABEL, Block, Hit, Item, OtherItem, check_key, is_address
 from zoo.data.images import DEFAULT_LIMITS, Limits
 from zoo.errors import ItemNotFoundError, ModelNotFoundError, UsageError, VariantNotFoundError, command
 from zoo.evaluation.calibration import DEPTH, Background, Calibration, background
@@ -33,6 +33,8 @@ from zoo.models.load import Embedder, load
 from zoo.models.registry import reference
 
 logger = logging.getLogger(__name__)
+GROUPED = 10_000
+"""Nearest images, beyond the places that a search asks for, among which it finds its groups: one may have a million."""
 MIN_P_OF_PICTURES = "min_p is of pairs of images; use min_similarity for texts and for sums of several parts."
 RENEWED, MOST_SPREADS = 0.1, 100_000
 """Changes of a gallery, as a share of its sample, after which another is drawn; images whose spread is kept (20 MB)."""
@@ -49,7 +51,7 @@ class SearchOptions:
         min_p: Least p_same of a result (`Hit`); needs the gallery's calibration.
         selection: Labels and metadata that results must have.
         group_by: "label" or a key of the metadata: of the items with one value only the nearest is a result. An image
-            without a value is a group of its own.
+            without a value is a group of its own. Groups are found among the nearest `GROUPED` images.
         fields: Keys of the metadata that results carry; `ALL_FIELDS` for all.
         rerank: A name of `zoo.evaluation.rerank.order.METHODS`. It looks at `CANDIDATES` items or more on any page,
             as cuts remove some.
@@ -72,11 +74,14 @@ class SearchResult:
     Attributes:
         truncated: For each part of the query, whether the model did not read the end of its text.
         items: For each part, the id of the item that it is.
+        grouped: The number of nearest images among which groups were found, if they are fewer than asked for although
+            the gallery has more images.
     """
 
     hits: list[Hit]
     truncated: tuple[bool, ...]
     items: tuple[int | None, ...]
+    grouped: int | None = None
 
 
 class _Embedded(NamedTuple):
@@ -161,13 +166,14 @@ class Searcher(Encoder):
         own = [item for item in items if item is not None]
         end = options.offset + options.k
         with self._timer("find"):
-            hits, base = self._grouped_hits(own, vector, options, end, calibration is not None)
+            hits, base, grouped = self._grouped_hits(own, vector, options, end, calibration is not None)
         if calibration is not None and base is not None:
             hits = _calibrated(hits, calibration, base, self._copy_of(picture))
         elif picture is not None and options.rerank == NONE:
             hits = self._judged(hits, vector, items[0])
         page = [hit for hit in hits if _is_likely(hit, options)][options.offset : end]
-        return SearchResult(self._with_metadata(page, options.fields), tuple(part.truncated for part in parts), items)
+        truncated = tuple(part.truncated for part in parts)
+        return SearchResult(self._with_metadata(page, options.fields), truncated, items, grouped)
 
     def _with_metadata(self, hits: list[Hit], fields: Sequence[str]) -> list[Hit]:
         """Return hits with the metadata under some keys; without keys unchanged."""
@@ -182,17 +188,23 @@ class Searcher(Encoder):
 
     def _grouped_hits(
         self, own: Sequence[int], vector: np.ndarray, options: SearchOptions, end: int, with_background: bool
-    ) -> tuple[list[Hit], Background | None]:
-        """Return the first `end` hits or more as `_ranked_hits` does; with `group_by` the nearest of each group."""
+    ) -> tuple[list[Hit], Background | None, int | None]:
+        """Return the first `end` hits or more as `_ranked_hits` does; with `group_by` the nearest of each group.
+
+        The third value is `SearchResult.grouped`.
+        """
         depth = end if options.rerank == NONE else max(end, CANDIDATES)
+        most = depth + GROUPED
         while True:
             hits, base = self._ranked_hits(own, vector, options, depth, with_background)
             if options.group_by is None:
-                return hits, base
+                return hits, base, None
             groups = self._nearest_of_groups(hits, options)
             if len(groups) >= end or len(hits) < depth:
-                return groups, base
-            depth *= 4
+                return groups, base, None
+            if depth == most:
+                return groups, base, most
+            depth = min(4 * depth, most)
 
     def _nearest_of_groups(self, hits: Sequence[Hit], options: SearchOptions) -> list[Hit]:
         """Return the first hit of each value that items of the hits have; an image without one is its own group."""
@@ -242,14 +254,14 @@ class Searcher(Encoder):
         """Return why the model's default curve does not tell which results are likely; "" if it does, or has none."""
         if self._curve is None:
             return ""
-        index = self.gallery.index.current()
-        if not isinstance(index, Index):
+        if is_address(self.gallery.address):
             told = "a gallery in Milvus needs labels for it"
             return (
                 f"which results are likely is not told: {told}. {command('gallery', 'calibrate', self.gallery.address)}"
             )
-        told = f"that takes {LEAST_SAMPLE} images, and the gallery holds {len(index)}"
-        return f"which results are likely is not told: {told}." if len(index) < LEAST_SAMPLE else ""
+        images = len(_index_of(self.gallery))
+        told = f"that takes {LEAST_SAMPLE} images, and the gallery holds {images}"
+        return f"which results are likely is not told: {told}." if images < LEAST_SAMPLE else ""
 
     def _judged(self, hits: list[Hit], vector: np.ndarray, item: int | None) -> list[Hit]:
         """Return hits with `likely` by the model's default curve, if it has one and the gallery enough items."""
@@ -353,9 +365,9 @@ class _Sample:
 
     def _current(self) -> tuple[Block, dict[int, tuple[float, float]]]:
         """Return the ids and vectors of the sample, and the spreads of images to it by id."""
-        index = self._gallery.index.current()
-        if not isinstance(index, Index):  # all ids of a Milvus would be read
+        if is_address(self._gallery.address):  # all ids of a Milvus would be read
             return self._drawn, self._spreads
+        index = _index_of(self._gallery)
         with self._lock:
             changes = max(index.change - self._change, abs(len(index) - self._count))  # one may concern many images
             if self._change < 0 or changes > RENEWED * len(self._drawn[0]):
@@ -364,6 +376,11 @@ class _Sample:
             if len(self._spreads) > MOST_SPREADS:
                 self._spreads = {}
             return self._drawn, self._spreads
+
+
+def _index_of(gallery: VectorGallery) -> Index:
+    """Return the index of a gallery in a folder."""
+    return cast(Index, gallery.index.current())
 
 
 def _drawn_evenly(index: Index) -> Block:

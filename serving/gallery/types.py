@@ -464,6 +464,20 @@ def check_source(source: str) -> str:
     return source
 
 
+def check_place(source: str, content_sha256: str, folder: str | None) -> None:
+    """Refuse what cannot be the place of an item and the hash of its image.
+
+    Raises:
+        UsageError: If the source is not one (code "invalid-value").
+        ValueError: If the hash or the folder is not one.
+    """
+    check_source(source)
+    if not _SHA256.fullmatch(content_sha256):
+        raise ValueError(f"{content_sha256[:100]!r} is not a SHA-256")
+    if not is_folder_uri(folder):
+        raise ValueError(f"{str(folder)[:100]!r} is not the URI of a folder")
+
+
 def name_as_source(name: str) -> str:
     """Return the name of a file as a source (`zoo.data.names.escaped`); `Originals` finds the file by it."""
     return escaped(name)[:MAX_SOURCE]
@@ -640,14 +654,10 @@ def item_row(item: NewItem | Item) -> tuple[Any, ...]:
         GalleryError: If a value is not one that a gallery keeps (code "invalid-item").
     """
     try:
-        check_source(item.source)
+        check_place(item.source, item.content_sha256, item.folder if isinstance(item, NewItem) else None)
         metadata = metadata_json(item.metadata)
         for text in (item.label or "", metadata):
             text.encode()
-        if not _SHA256.fullmatch(item.content_sha256):
-            raise ValueError(f"{item.content_sha256!r} is not a SHA-256")
-        if isinstance(item, NewItem) and not is_folder_uri(item.folder):
-            raise ValueError(f"{str(item.folder)[:100]!r} is not the URI of a folder")
     except (AttributeError, TypeError, ValueError, UsageError) as error:
         message = f"the values of {str(item.source)[:100]!r} cannot be stored: {str(error).rstrip('.')}."
         raise GalleryError(message, code="invalid-item") from None

@@ -1,4 +1,7 @@
-"""Evaluation of the labelled gallery through the served index and model, and its map."""
+"""Evaluation of the labelled gallery through the served index and model, and its map.
+
+What measures is imported by the first request for it: most services never get one, and it takes memory.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,6 @@ from fastapi import APIRouter
 from serving.dependencies import CollectionDep
 from serving.errors import RefusedError
 from serving.gallery import VectorGallery
-from serving.gallery.evaluate import evaluate_gallery, last_evaluation, served_model_report
 from serving.gallery.search import Searcher
 from serving.openapi import READING, WRITING, refusals
 from serving.schemas import GalleryEvaluation, GalleryMap
@@ -36,6 +38,8 @@ async def evaluate(collection: CollectionDep) -> GalleryEvaluation:
     """
 
     def measure(searcher: Searcher) -> GalleryEvaluation:
+        from serving.gallery.evaluate import evaluate_gallery, served_model_report
+
         with _locked(searcher.gallery):
             return GalleryEvaluation(**evaluate_gallery(searcher.gallery, served_model_report(searcher)))
 
@@ -47,6 +51,8 @@ async def kept_evaluation(collection: CollectionDep) -> GalleryEvaluation:
     """Return the last evaluation. changed_since: whether the gallery has changed since."""
 
     def read(searcher: Searcher) -> GalleryEvaluation:
+        from serving.gallery.evaluate import last_evaluation
+
         gallery = searcher.gallery
         values = last_evaluation(gallery)
         if values is None:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 from starlette.convertors import StringConvertor, register_url_convertor
 
 from serving.dependencies import Collection, CollectionDep, CpuQueueDep, ItemIdDep, SettingsDep
-from serving.duplicates.lookup import Copy, folder_store
-from serving.duplicates.pictures import Measures, PictureTable
-from serving.errors import RefusedError, error_json, invalid
+from serving.errors import MAX_ANSWER, RefusedError, answer_too_large, error_json, invalid
 from serving.forms import UploadedImage, checked_images, read_request
 from serving.gallery import UNCHANGED, Item, NewItem, VectorGallery
 from serving.gallery.gallery import filter_notes
@@ -52,6 +51,13 @@ from serving.schemas import (
     Removed,
 )
 from zoo.errors import ImageError, ItemNotFoundError
+
+if TYPE_CHECKING:
+    from serving.duplicates.lookup import Copy
+    from serving.duplicates.pictures import Measures
+
+
+A = TypeVar("A", bound=BaseModel)
 
 
 class _ItemConvertor(StringConvertor):
@@ -153,6 +159,9 @@ async def duplicates(
     """
 
     def find(searcher: Searcher) -> DuplicateItems:
+        from serving.duplicates.lookup import folder_store
+        from serving.duplicates.pictures import PictureTable
+
         gallery = searcher.gallery
         table = PictureTable(folder_store(gallery))
         copies = [
@@ -164,7 +173,11 @@ async def duplicates(
         found, contents = gallery.store.items_by_id(ids), table.store.contents_of(ids)
         measures = table.measures(list(contents.values()))
         sides = {item: measures[content] for item, content in contents.items() if content in measures}
-        rows = [_duplicate(found[copy.item], copy, sides, collection) for copy in copies if copy.item in found]
+        rows = [
+            _duplicate(found[copy.item], copy, sides.get(copy.item), collection)
+            for copy in copies
+            if copy.item in found
+        ]
         return DuplicateItems(id=item_id, duplicates=rows, without_hash=table.unknown())
 
     return await cpu_queue.run(collection.current.run, find)
@@ -172,15 +185,29 @@ async def duplicates(
 
 @router.get("/labels", summary="The labels and how many items have each, the most frequent first", responses=READING)
 async def labels(collection: CollectionDep, parameters: Annotated[CountParameters, Query()]) -> LabelCounts:
-    total, rows = await collection.call(lambda searcher: searcher.gallery.store.overview.labels(parameters.limit))
-    return LabelCounts(total=total, labels=[LabelCount(label=label, items=count) for label, count in rows])
+    def read(searcher: Searcher) -> LabelCounts:
+        total, rows = searcher.gallery.store.overview.labels(parameters.limit)
+        labels = [LabelCount(label=label, items=count) for label, count in rows]
+        return _bounded(LabelCounts(total=total, labels=labels))
+
+    return await collection.call(read)
 
 
 @router.get("/metadata", summary="Metadata of the items by key and value, the most frequent first", responses=READING)
 async def metadata(collection: CollectionDep, parameters: Annotated[CountParameters, Query()]) -> MetadataCounts:
-    total, rows = await collection.call(lambda searcher: searcher.gallery.store.overview.metadata(parameters.limit))
-    values = [MetadataCount(key=key, value=value, items=count) for key, value, count in rows]
-    return MetadataCounts(total=total, values=values)
+    def read(searcher: Searcher) -> MetadataCounts:
+        total, rows = searcher.gallery.store.overview.metadata(parameters.limit)
+        values = [MetadataCount(key=key, value=value, items=count) for key, value, count in rows]
+        return _bounded(MetadataCounts(total=total, values=values))
+
+    return await collection.call(read)
+
+
+def _bounded(answer: A) -> A:
+    """Return an answer that is not too large, or raise `RefusedError`."""
+    if len(answer.model_dump_json()) > MAX_ANSWER:
+        raise answer_too_large("fewer rows")
+    return answer
 
 
 @router.post(
@@ -269,10 +296,10 @@ def item_info(item: Item, collection: Collection) -> ItemInfo:
     return ItemInfo(**vars(item), thumbnail=collection.thumbnail_path(item.id))
 
 
-def _duplicate(item: Item, copy: Copy, measures: Mapping[int, Measures], collection: Collection) -> DuplicateItem:
-    sides = measures.get(item.id, Measures(None, None, None))
+def _duplicate(item: Item, copy: Copy, sides: Measures | None, collection: Collection) -> DuplicateItem:
     shown = {**vars(item_info(item, collection)), **vars(copy.evidence)}
-    return DuplicateItem(**shown, width=sides.width, height=sides.height)
+    width, height = (None, None) if sides is None else (sides.width, sides.height)
+    return DuplicateItem(**shown, width=width, height=height)
 
 
 def embedded_image(

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from anyio import to_thread
 from fastapi import APIRouter, Request
+from pydantic import TypeAdapter
 
 from serving.dependencies import Collection, CollectionDep, CpuQueueDep, SettingsDep
-from serving.errors import RefusedError, error_json, invalid
+from serving.errors import MAX_ANSWER, RefusedError, answer_too_large, error_json, invalid
 from serving.forms import UploadedImage, checked_images, read_request
 from serving.gallery.gallery import filter_notes, shown_notes
 from serving.gallery.query import QueryPart, SearchQuery
@@ -39,6 +40,7 @@ from zoo.models.text_tower import no_text_tower
 
 router = APIRouter()
 
+PART = TypeAdapter(SearchPart)
 ORDER = {
     "none": "similarity",
     "expansion": "similarity to the query and its first results together; similarity is to the query alone",
@@ -62,6 +64,14 @@ class Search(NamedTuple):
     @property
     def several(self) -> bool:
         return len(self.queries) > 1
+
+
+class _Part(NamedTuple):
+    """Answer to a query, its bytes, and `SearchResult.grouped`."""
+
+    answer: SearchPart
+    size: int
+    grouped: int | None = None
 
 
 class _Images(NamedTuple):
@@ -172,13 +182,14 @@ async def search(
     result, each together with its nearest (augmentation), what reaches the result by diffusion (diffusion; Iscen et al.
     2017), or 1 minus the distance of Zhong et al. 2017, equation 12 (reciprocal). A result is an image; also names the
     other items that have it. notes names labels that no item has, unknown keys of group_by and fields and, without
-    results, those of where.
+    results, those of where, and says if groups were found only among the nearest images. An answer of more than 32 MiB
+    is refused.
     """
     search = await _read_search(request, settings)
     start = perf_counter()
     if any(part.text is not None for part in search.queries[0].parts):
         await collection.call(_check_text_tower)
-    parts = []
+    parts: list[_Part] = []
     run = cpu_queue.run
     for number, query in enumerate(search.queries):
         # Query by query, and image by image, so that other requests are served in between.
@@ -190,11 +201,15 @@ async def search(
                 run = cpu_queue.run_aside
         parts.append(await run(_answer, collection, search, number, _Images(searcher, images)))
         run = cpu_queue.run_aside
-    chosen = search.options.selection
-    any_results = any(part.results for part in parts)
+        if sum(part.size for part in parts) > MAX_ANSWER:
+            raise answer_too_large("fewer results, fields or queries")
+    answers = [part.answer for part in parts]
+    chosen, group_by = search.options.selection, search.options.group_by
+    any_results = any(answer.results for answer in answers)
     hints = await to_thread.run_sync(filter_notes, collection.gallery, chosen, any_results) if chosen else []
-    if search.options.group_by is not None or search.options.fields:
-        shown = search.options.group_by, search.options.fields
+    if group_by is not None or search.options.fields:
+        grouped = max((part.grouped for part in parts if part.grouped), default=None)
+        shown = group_by, search.options.fields, grouped
         hints += await to_thread.run_sync(shown_notes, collection.gallery, *shown)
     summary: dict[str, Any] = {
         "k": search.options.k,
@@ -203,8 +218,8 @@ async def search(
         "milliseconds": round(1000 * (perf_counter() - start), 2),
     }
     if search.several:
-        return SearchAnswers(searches=parts, **summary)
-    return SearchAnswer(query=parts[0].query, results=parts[0].results or [], **summary)
+        return SearchAnswers(searches=answers, **summary)
+    return SearchAnswer(query=answers[0].query, results=answers[0].results or [], **summary)
 
 
 def _check_text_tower(searcher: Searcher) -> None:
@@ -213,7 +228,7 @@ def _check_text_tower(searcher: Searcher) -> None:
         raise NoTextTowerError(no_text_tower(card.name))
 
 
-def _answer(collection: Collection, search: Search, number: int, images: _Images) -> SearchPart:
+def _answer(collection: Collection, search: Search, number: int, images: _Images) -> _Part:
     """Return the answer to a query; to one of several, the answer may be the error of its image or text."""
     query = search.queries[number]
     try:
@@ -223,9 +238,10 @@ def _answer(collection: Collection, search: Search, number: int, images: _Images
             raise
         text = query.parts[0].text
         info = QueryInfo(name=search.names[number][0]) if text is None else QueryInfo(text=text)
-        return SearchPart(query=info, error=ErrorDetail(**error_json(error)["error"]))
+        return _Part(SearchPart(query=info, error=ErrorDetail(**error_json(error)["error"])), 0)
     hits = [SearchHit(**vars(hit), thumbnail=collection.thumbnail_path(hit.id)) for hit in result.hits]
-    return SearchPart(query=_query_info(search, number, result), results=hits)
+    answer = SearchPart(query=_query_info(search, number, result), results=hits)
+    return _Part(answer, len(PART.dump_json(answer)), result.grouped)
 
 
 def _query_info(search: Search, number: int, result: SearchResult) -> QueryInfo:

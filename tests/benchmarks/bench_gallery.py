@@ -47,7 +47,7 @@ from serving.gallery.tune import fastest_setting, sample_vectors
 from tests.benchmarks.gallery_picture import draw
 from tests.benchmarks.index_peers import PEERS, latency, measure_peer
 from zoo.data.preprocessing import Preprocessing
-from zoo.files import write_json
+from zoo.files import read_object, write_json
 from zoo.models.card import Card
 
 BATCH = 10_000
@@ -87,11 +87,21 @@ def filled(path: Path, rows: np.ndarray) -> VectorGallery:
 
 
 class Found:
-    """Measurements, written to a file after each one, or only kept in memory (`path` None)."""
+    """Measurements, written to a file after each one, or only kept in memory (`path` None).
+
+    Indexes that a file of the same setting has are not measured again, so that an interrupted run continues.
+    """
 
     def __init__(self, path: Path | None, **setting: object) -> None:
         self.path = path
         self.parts: dict[str, Any] = {"setting": setting, "catching_up": [], "kinds": [], "peers": [], "opening": []}
+        kept = read_object(path) if path else {}
+        if kept.get("setting") == setting:
+            self.parts |= {part: kept[part] for part in ("kinds", "peers")}
+
+    def has(self, part: str, rows: int, kind: str) -> bool:
+        """Return whether an index of a kind is measured."""
+        return any((figures["rows"], figures["kind"]) == (rows, kind) for figures in self.parts[part])
 
     def add(self, part: str, **figures: object) -> None:
         self.parts[part].append(figures)
@@ -248,7 +258,7 @@ def kinds(found: Found, flat: faiss.Index, recall: float, names: Sequence[str], 
     print(f"{n:,} x {dim}, recall of the 10 nearest at least {recall}; exact vectors take {4 * dim} bytes each")
     print(f"{'kind':<11}{'effort':>7}{'shortlist':>10}{'build s':>9}{'cpu s':>8}{'bytes':>7}", end="")
     print(f"{'recall':>8}{'ms':>8}{'cpu ms':>8}{'peak MiB':>9}")
-    for name in names:
+    for name in (name for name in names if not found.has("kinds", n, name)):
         start, busy = time.perf_counter(), time.process_time()
         with private_peak() as peak:
             built = exact if name == "flat" else replace(exact, approximate=build_index(KINDS[name], rows))
@@ -272,7 +282,7 @@ def kinds(found: Found, flat: faiss.Index, recall: float, names: Sequence[str], 
         }
         show(figures, size)
         found.add("kinds", rows=n, **figures)
-    for name in peers:
+    for name in (name for name in peers if not found.has("peers", n, name)):
         figures = measure_peer(name, rows, sample, recall)
         show(figures, figures["bytes"])
         found.add("peers", rows=n, **figures)
@@ -333,7 +343,7 @@ def main() -> None:
     parser.add_argument("--held", type=int, nargs="*", default=[20_000], help="items of the galleries that catch up")
     parser.add_argument("--open", type=int, default=100_000, help="vectors; 0 leaves this part out")
     parser.add_argument("--repeats", type=int, default=9, help="repetitions of catching up and of opening")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file, or continue it")
     parser.add_argument(
         "--picture", type=Path, metavar="FILE", help="draw build time, bytes, recall and latency by the number of rows"
     )

@@ -15,6 +15,8 @@ latency: p99 over p50 at half of the service's own peak, with requests at random
 
 adding: `zoo index` of a folder over embed() of the same files. Target: 0.9.
 
+memory: MiB of private memory after searches, of all processes of the service, per worker.
+
 A full run takes about 8 minutes on two cores: 1 to export, 5 for throughput, 1 for latency, 1 for adding.
 """
 
@@ -52,7 +54,7 @@ from zoo.models.load import load
 from zoo.models.names import find_model
 
 CLIENTS, K, IMAGES = 8, 10, 16
-PARTS = ("throughput", "latency", "adding")
+PARTS = ("throughput", "latency", "adding", "memory")
 
 
 @dataclass(frozen=True)
@@ -282,6 +284,12 @@ def adding(setting: Setting, repeats: int) -> dict[str, Any]:
     return {"images": len(paths), "per_second": round(index, 1), "of_embedding": round(index / embed, 3)}
 
 
+def memory(setting: Setting) -> dict[str, Any]:
+    with ours(setting) as service:
+        asyncio.run(rate(service.url, setting.requests(), setting.seconds))
+        return {"private_mib_per_worker": round(service.memory("RssAnon") / setting.workers, 1)}
+
+
 ASKED = {
     "of_in_process": (0.75, "at least"),
     "of_plain": (1.5, "at least"),
@@ -325,6 +333,7 @@ def main() -> None:
             "throughput": lambda: throughput(setting, args.repeats),
             "latency": lambda: latency(setting),
             "adding": lambda: adding(setting, args.repeats),
+            "memory": lambda: memory(setting),
         }
         found = {}
         for name in [args.only] if args.only else parts:

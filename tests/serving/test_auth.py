@@ -379,6 +379,15 @@ def test_pages_of_allowed_origins_search_and_show_thumbnails(gallery_folder: Pat
             {"Referer": f"{other}/?{shop}"},
             {},
             {"Origin": f"{shop}.evil"},
+            {"Origin": f"{shop}:8443"},
+            {"Origin": f"{shop}@evil.example"},
+            {"Origin": f"{shop}, {other}"},
+            {"Origin": "http://shop.example"},
+            {"Origin": "https://evil-shop.example"},
+            {"Origin": "https://www.shop.example"},
+            {"Referer": f"{shop}@evil.example/"},
+            {"Referer": f"{shop}.evil.example/"},
+            {"Referer": "https://evil-shop.example/"},
         ):
             answer = client.post("/search?id=1", headers=headers | cross)
             assert (answer.status_code, answer.json()["error"]["code"]) == (403, "foreign_page"), headers
@@ -392,6 +401,72 @@ def test_pages_of_allowed_origins_search_and_show_thumbnails(gallery_folder: Pat
         own = client.get("/items/1/thumbnail").headers
         assert own.get_list("cross-origin-resource-policy") == ["same-origin"]
         assert "access-control-allow-origin" not in client.get("/items", headers={"Origin": "http://localhost"}).headers
+
+
+def test_origins_are_compared_as_browsers_send_them() -> None:
+    given = "https://SHOP.example:443/, http://localhost:80,http://[::1]:8080,https://xn--mller-kva.example:80"
+    assert settings({"ZOO_SERVE_ORIGINS": given}).allowed_origins == {
+        "https://shop.example", "http://localhost", "http://[::1]:8080", "https://xn--mller-kva.example:80",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("origins", ["https://shop.example", "*"])
+def test_pages_may_use_every_method_and_never_send_credentials(gallery_folder: Path, origins: str) -> None:
+    """The cookie of the service's own page is a credential: no page of another origin reads an answer to it."""
+    shop = {"Origin": "https://shop.example", "Sec-Fetch-Site": "cross-site"}
+    with local_client(gallery_folder, origins=origins, **BOTH) as client:
+        for method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"):
+            asked = {"Access-Control-Request-Method": method, "Access-Control-Request-Headers": "authorization"}
+            allowed = client.options("/items/1", headers=shop | asked)
+            assert (allowed.status_code, allowed.headers["access-control-allow-headers"]) == (200, "authorization")
+            assert method in allowed.headers["access-control-allow-methods"].split(", ")
+            assert "access-control-allow-credentials" not in allowed.headers
+        for own in ({}, {"Cookie": f"{COOKIE}={READER}"}, bearer(READER)):
+            assert "access-control-allow-credentials" not in client.get("/items", headers=shop | own).headers
+        foreign = shop | {"Access-Control-Request-Method": "TRACE"}
+        assert client.options("/items/1", headers=foreign).status_code == 400
+
+
+@pytest.mark.parametrize("origins", ["https://shop.example", "*"])
+def test_a_page_can_read_why_it_was_refused(
+    gallery_folder: Path, origins: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the header, a browser tells a script only that something failed."""
+
+    def fail(*args: object, **options: object) -> None:
+        raise RuntimeError
+
+    limits = {"rate": 0.001, "burst": 14, "max_body": 10_000, "read_keys": READER, "write_keys": WRITER}
+    with local_client(gallery_folder, origins=origins, **limits) as client:
+        page, key = {"Origin": "https://shop.example", "Sec-Fetch-Site": "cross-site"}, bearer(READER)
+        assert client.get("/readyz").status_code == 200
+        monkeypatch.setattr(Searcher, "embed", fail)
+        for status, method, path, sent in (
+            (401, "GET", "/items", {}),
+            (401, "GET", "/items/1/thumbnail", {}),
+            (401, "POST", "/v1/embeddings", {"json": {"input": "a"}}),
+            (400, "POST", "/search", {"headers": key}),
+            (403, "DELETE", "/items/1", {"headers": key}),
+            (404, "GET", "/items/999", {"headers": key}),
+            (404, "GET", "/nothing", {}),
+            (404, "GET", "/page/nothing.js", {}),
+            (405, "PUT", "/items/1", {"headers": bearer(WRITER)}),
+            (413, "POST", "/search", {"headers": key, "content": bytes(100_000)}),
+            (415, "POST", "/search", {"headers": key | {"Content-Type": "text/html"}, "content": b"a"}),
+            (422, "GET", "/items?limit=-1", {"headers": key}),
+            (431, "GET", "/items", {"headers": key | {"X-Long": "a" * 70_000}}),
+            (500, "POST", "/embed", {"headers": key, "content": toys.query(0)}),
+            (429, "GET", "/items", {"headers": key}),
+        ):
+            answer = client.request(method, path, **sent | {"headers": page | sent.get("headers", {})})
+            if status == 429:
+                while answer.status_code == 200:
+                    answer = client.request(method, path, headers=page | key)
+            allowed = answer.headers["access-control-allow-origin"]
+            assert (answer.status_code, allowed) == (status, "*" if origins == "*" else page["Origin"]), path
+            assert "X-Request-ID" in answer.headers["access-control-expose-headers"]
+            assert answer.headers["x-request-id"]
+            assert answer.json()["error"]["message"]
 
 
 def test_pages_at_the_names_of_the_service_are_its_own(gallery_folder: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 
 import httpx
@@ -17,10 +19,11 @@ from serving.dependencies import Collections
 from serving.gallery import VectorGallery
 from serving.gallery.backup import backup, restore
 from serving.gallery.indexing import index_folder
+from serving.keys import COOKIE, PROBES
 from serving.settings import gallery_variables, parse_galleries
 from tests.raising import raises
 from tests.serving import toys
-from tests.serving.running import local_client, settings
+from tests.serving.running import answering, local_client, settings
 from zoo.errors import UsageError
 from zoo.models.load import Embedder
 
@@ -102,6 +105,50 @@ def test_a_key_of_one_collection_opens_no_other(service: TestClient) -> None:
         assert refusal(request(service, "POST", name, "/items", READERS[name], **item)) == (403, "write_key_needed")
     assert request(service, "GET", "art", "/items", BIRDS_WRITE).status_code == 200
     assert refusal(request(service, "DELETE", "art", "/items/2", BIRDS_WRITE)) == (401, "wrong_key")
+
+
+SECRET = "known-to-birds-alone"
+WAYS_ROUND = (
+    "/collections/birds", "/collections/old-cars/../birds", "/collections/old-cars/%2e%2e/birds",
+    "/collections/old-cars%2f..%2fbirds", "//collections/birds", "/collections//birds", "/collections/./birds",
+    "/collections/old-cars/collections/birds", "/collections/BIRDS", "/collections/birds%00", "/collections/birds;",
+    "/collections/birds%20", "/collections/art/page/../../birds", "/page/../collections/birds",
+    "/collections/art//birds", "/collections%2fbirds", "/collections/%62irds", "http://127.0.0.1/collections/birds",
+)  # fmt: skip
+"""Beginnings of a target, as a client may write them, that might mean the collection birds."""
+
+
+def targets(service: TestClient) -> list[tuple[str, str]]:
+    """Return the method and the path of every route of a collection that needs a key."""
+    paths = service.get("/collections/art/openapi.json").json()["paths"]
+    found = [(method.upper(), path.removeprefix("/collections/art")) for path in paths for method in paths[path]]
+    places = [(method, path.replace("{id}", "2").replace("{key}", SECRET)) for method, path in found]
+    assert len(places) > 20
+    return [(method, path.replace("{name}", "toy-pool")) for method, path in places if path not in PROBES]
+
+
+@pytest.mark.slow
+def test_no_way_round_leads_to_a_collection_of_another_key(service: TestClient) -> None:
+    told = {"label": SECRET, "metadata": {SECRET: SECRET}, "key": SECRET}
+    assert request(service, "PATCH", "birds", "/items/2", BIRDS_WRITE, json=told).status_code == 200
+    body = json.dumps({"key": SECRET, "input": "QUJD", "fields": ["*"]})
+    with answering(service.app) as url:
+        line = HTTPConnection(url.removeprefix("http://"), timeout=30)
+        for method, path in targets(service):
+            for way in WAYS_ROUND if method in ("GET", "POST") else WAYS_ROUND[:4]:
+                for key in ({"X-API-Key": CARS_WRITE}, {"Cookie": f"{COOKIE}={CARS}"}):
+                    line.request(method, way + path, body, {"Content-Type": "application/json", **key})
+                    answer = line.getresponse()
+                    data = answer.read()
+                    assert answer.status in (401, 403, 404, 405), (method, way + path, answer.status)
+                    shown = data.decode().replace(path, "").replace(SECRET + "'", "")
+                    assert SECRET not in shown, (method, way + path)
+                    assert SECRET not in str(answer.headers)
+        line.close()
+    kept = request(service, "GET", "birds", "/items/2", BIRDS).json()
+    assert (kept["label"], kept["metadata"], kept["key"]) == tuple(told.values())
+    back = {"label": toys.CLASSES[0], "metadata": {SECRET: None}, "key": None}
+    request(service, "PATCH", "birds", "/items/2", BIRDS_WRITE, json=back)
 
 
 def test_what_is_written_to_one_collection_is_only_there(service: TestClient) -> None:

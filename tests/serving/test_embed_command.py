@@ -50,6 +50,9 @@ def check_refusals(model: Embedder, gallery_folder: Path) -> None:
         run_here("serve", "--embed", model.folder, "--model", model.folder)
     with raises(ModelNotFoundError):
         run_here("serve", "--embed", model.folder / "nothing")
-    for origins in ("shop.example", "https://shop.example/a", "https://a,b", "https://a b"):
+    for origins in (
+        *("shop.example", "https://shop.example/a", "https://a,b", "https://a b", "null", "https://*.shop.example"),
+        *("https://", "https://a@shop.example", "https://shop..example", "https://m\xfcller.example", "file://a"),
+    ):
         with raises(UsageError, "invalid-value", origins):
             run_here("serve", "--embed", model.folder, "--origins", origins)

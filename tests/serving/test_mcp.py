@@ -6,6 +6,7 @@ import base64
 import json
 import shutil
 import sys
+import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,13 @@ import httpx
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.types import ImageContent, TextContent
+from pydantic import SecretStr
 
 from serving.mcp_server import create_server, reaching_gallery, reaching_service
+from tests.proof import bombs
 from tests.raising import raises
 from tests.serving import toys
-from tests.serving.running import ROOT, Running, local_client, serving
+from tests.serving.running import ROOT, Running, answering, app_over, local_client, serving
 from zoo.errors import ServiceError
 
 TEXT = "a red chair"
@@ -143,6 +146,58 @@ def test_nothing_outside_the_gallery_is_read_and_nothing_is_changed(gallery: Pat
     assert {path: path.read_bytes() for path in gallery.rglob("*.faiss")} == before
 
 
+NESTED = json.loads("[" * 90 + "]" * 90)
+HOSTILE: list[tuple[str, dict[str, Any], str]] = [
+    ("search", {"image": base64.b64encode(bombs.png(20_000, 20_000)).decode()}, "image_too_large"),
+    ("search", {"image": "A" * 50_000_000}, "body_too_large"),
+    ("search", {"image": base64.b64encode(b"P5 9 9 255 ").decode()}, "unreadable_image"),
+    ("search", {"image": ["a"]}, "image"),
+    ("search", {"image": {"path": "/etc/passwd"}}, "image"),
+    ("search", {"query": [{"image": "/etc/passwd"}]}, "invalid_image"),
+    ("search", {"query": [{"image": 0}]}, "invalid_query"),
+    ("search", {"query": [{"id": 1}] * 17}, "invalid_query"),
+    ("search", {"query": [{"id": 1}, {"id": 1, "weight": -1}]}, "invalid_value"),
+    ("search", {"id": 2**70}, "no_such_item"),
+    ("search", {"id": 1.5}, "id"),
+    ("search", {"id": 1, "k": 10**9}, "invalid_k"),
+    ("search", {"id": 1, "fields": ["a"] * 1000}, "invalid_fields"),
+    ("search", {"id": 1, "where": {"a": NESTED}}, "invalid_value"),
+    ("search", {"id": 1, "where": {"a": "\ud800"}}, "invalid_value"),
+    ("search", {"id": 1, "lables": ["blue checks"]}, "unknown_parameter"),
+    ("search", {"id": 1, "path": "/etc/passwd"}, "unknown_parameter"),
+    ("search", {"key": "\ud800"}, "invalid_value"),
+    ("search", {"text": "x" * 10**6}, "text_too_long"),
+    ("items", {"where": {"a": NESTED}}, "invalid_value"),
+    ("items", {"where": {"a": "\ud800"}}, "invalid_"),
+    ("items", {"label": ["\ud800"]}, "invalid_value"),
+    ("items", {"label": ["x" * 10**6]}, "invalid_value"),
+    ("items", {"label": ["a"] * 20_000}, "invalid_value"),
+    ("items", {"offset": 10**30}, "invalid_offset"),
+    ("item", {"id": 1, "collection": "../cars"}, "unknown_parameter"),
+    ("item", {"key": "a/../../../stats"}, "no_such_item"),
+    ("item", {"key": "?x=1#y"}, "no_such_item"),
+    ("item", {"key": "\ud800"}, "invalid_key"),
+    ("thumbnail", {"id": 10**30}, "no_such_item"),
+    ("duplicates", {"id": 1, "mirrored": "x"}, "mirrored"),
+    ("model", {"file": "/etc/passwd"}, "unknown_parameter"),
+    ("no_such", {"a": 1}, "no_such"),
+]
+
+
+def test_hostile_arguments_are_refused_with_a_reason(gallery: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def use(client: Client) -> None:
+        for tool in (await client.list_tools()).tools:
+            assert tool.input_schema["additionalProperties"] is False
+        for name, arguments, reason in HOSTILE:
+            start = time.monotonic()
+            assert reason in await failure(client, name, **arguments), (name, f"{arguments}"[:80])
+            assert time.monotonic() - start < 10
+        assert await call(client, "item", id=1)
+
+    over_gallery(gallery, use)
+    assert not [record for record in caplog.records if record.exc_info]
+
+
 @pytest.mark.slow
 def test_the_command_speaks_over_stdio_for_a_gallery_and_a_service(gallery: Path, tmp_path: Path) -> None:
     reader = "read-key-of-the-model"
@@ -168,6 +223,37 @@ def test_the_command_speaks_over_stdio_for_a_gallery_and_a_service(gallery: Path
         paths = {hit["id"]: hit["thumbnail"] for hit in own["results"]}
         assert paths == {number: f"/items/{number}/thumbnail" for number in paths}
         assert [hit["similarity"] for hit in own["results"]] == [hit["similarity"] for hit in expected["results"]]
+
+
+def test_of_two_collections_a_server_reaches_its_own(
+    gallery: Path, gallery_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Item 1 of birds has the key sku/1 and a price; cars has the same pictures without them."""
+    read = {
+        "ZOO_SERVE_READ_KEYS_BIRDS": SecretStr("key-of-the-birds-alone"),
+        "ZOO_SERVE_READ_KEYS_CARS": SecretStr(KEY),
+    }
+    app = app_over([f"birds={gallery}", f"cars={gallery_folder}"], collection_keys=read)
+    monkeypatch.setenv("ZOO_SERVE_KEY", KEY)
+
+    async def ask(url: str) -> None:
+        async with reaching_service(url, "cars") as http, Client(create_server(http)) as client:
+            assert (await call(client, "item", id=1))["metadata"] == {}
+            assert (await call(client, "model"))["text"] is None
+            for key in ("sku/1", "../../birds/items/1", "../../../collections/birds/items/by-key/sku%2F1", "..", "."):
+                assert "no_such_item" in await failure(client, "item", key=key)
+                assert "no_such_item" in await failure(client, "search", key=key)
+            found = await call(client, "search", id=1, k=24, fields=["*"])
+            assert all(hit["metadata"] == {} and hit["key"] is None for hit in found["results"])
+            assert {hit["thumbnail"].split("/items/")[0] for hit in found["results"]} == {"/collections/cars"}
+        for collection in ("birds", "fish", None):
+            with raises(ServiceError, "service"):
+                async with reaching_service(url, collection):
+                    raise AssertionError("the key does not read it")
+
+    with answering(app) as url:
+        anyio.run(ask, url)
+    app.state.collections.close()
 
 
 def test_a_service_that_does_not_answer_is_an_error(server: Running) -> None:

@@ -47,7 +47,7 @@ TRIPLETS = Triplets(_ANCHORS, _ANCHORS ^ 2, (_ANCHORS + PER_CLASS) % len(LABELS)
 Value = list[float]
 OTHERS = {"pairs": "first"}
 """Another value of an argument that is a choice of names."""
-LIBRARY_SWITCHES = ("learn_beta", "normalize_embeddings", "smooth_loss", "swap")
+LIBRARY_SWITCHES = ("learn_beta", "mined_negatives", "normalize_embeddings", "smooth_loss", "swap")
 """Switches that `test_pml_parity.py` compares with pytorch-metric-learning."""
 
 
@@ -252,13 +252,14 @@ def agree(new: Value, old: Value) -> bool:
 
 
 def renewed(old: dict[str, Any] | None, new: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return the entry to keep: the old one, digit by digit, if its value is the same."""
+    """Return the entry to keep: the old one, digit by digit, and what the definition can do since."""
     if old is None:
         return new
-    same = agree(new["value"], old["value"])
+    known = len(old["value"])
+    same = agree(new["value"][:known], old["value"])
     assert same or new["version"] > old["version"], f"{name} has another value: raise its version"
     assert not same or new["version"] == old["version"], f"{name} has another version and the value of the old one"
-    return old if same else new
+    return {**old, "value": [*old["value"], *new["value"][known:]]} if same else new
 
 
 def committed() -> dict[str, Any]:
@@ -280,6 +281,7 @@ def test_a_definition_means_what_its_version_meant(name: str) -> None:
 def test_a_value_and_its_version_change_together() -> None:
     old = {"version": 1, "value": [1.0, 2]}
     assert renewed(old, {"version": 1, "value": [1.0 + 1e-9, 2]}, "") == old
+    assert renewed(old, {"version": 1, "value": [1.0 + 1e-9, 2, 3]}, "") == {"version": 1, "value": [1.0, 2, 3]}
     assert renewed(old, {"version": 2, "value": [1.1, 2]}, "") == {"version": 2, "value": [1.1, 2]}
     for wrong in ({"version": 1, "value": [1.1, 2]}, {"version": 2, "value": [1.0, 2]}):
         with pytest.raises(AssertionError):

@@ -109,6 +109,28 @@ def test_a_module_starts_with_its_weights_and_loads_again(own: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", ["net", "timm", "head"])
+def test_two_objects_are_two_recipes_and_only_the_object_trains_again(own: Any, kind: str) -> None:
+    timm = pytest.importorskip("timm")
+    make = {"net": own.Net, "timm": lambda: timm.create_model("resnet10t"), "head": lambda: own.Head(32, 5)}[kind]
+    part, others = ("head", {"backbone": own.Net}) if kind == "head" else ("backbone", {})
+    objects = [make(), make()]
+    runs = [
+        train(name, STILL, **{part: given}, **others) for name, given in zip("abc", [*objects, objects[0]], strict=True)
+    ]
+    recipes = [json.loads((run.folder / "recipe.json").read_text())["recipe"] for run in runs]
+    plain = [{key: value for key, value in recipe.items() if key != "name"} for recipe in recipes]
+    assert plain[0] == plain[2] != plain[1]
+    with torch.no_grad():
+        next(iter(objects[0].parameters())).mul_(2)
+    with raises(UsageError, "already-exists"):
+        train("a", STILL, **{part: objects[0]}, **others)
+    with raises(UsageError, "not-available", part):
+        zoo.reproduce(runs[0])
+    assert "given_weights" not in (runs[0].folder / "card.json").read_text()
+
+
+@pytest.mark.slow
 def test_classes_places_and_names_of_timm(own: Any, capsys: pytest.CaptureFixture[str]) -> None:
     settings = [f"{key}={value}" for key, value in {**SHORT, "backbone.args.width": 5}.items()]
     words = [word for setting in [*settings, "backbone=ownnets:Net"] for word in ("--set", setting)]

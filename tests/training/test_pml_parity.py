@@ -80,15 +80,29 @@ def test_a_loss_has_their_value_and_gradients(line: str, seed: int) -> None:
     compare(ours, theirs, rows, labels)
 
 
+RAGGED, ALONE = [0, 0, 0, 1, 1, 2, 3, 2, 2, 2, 3], [0, 0, 1, 3, 1, 2]
+"""Labels of classes of different sizes, and of classes of which two have one sample."""
+BY_THE_PAPER = ("GeneralizedLiftedStructureLoss", "HistogramLoss")
+"""Losses whose treatment of samples without a positive is chosen otherwise, see the page."""
+
+
+@pytest.mark.filterwarnings("ignore:Using a non-tuple sequence")
+@pytest.mark.parametrize("line", [line for line in LOSS_LINES if SORTED not in line])
+@pytest.mark.parametrize("labels", [RAGGED, ALONE])
+def test_classes_of_different_sizes_mean_the_same(line: str, labels: list[int]) -> None:
+    if labels is RAGGED or not any(name in line for name in BY_THE_PAPER):
+        compare(*create(line), *raw_rows(4, labels))
+
+
 OF_REFERENCES = [line for line in LOSS_LINES if create(line)[0].compares_references]
-OF_TUPLES = [line for line in OF_REFERENCES if "Angular" not in line]
 
 
-@pytest.mark.parametrize("line", OF_TUPLES)
+@pytest.mark.filterwarnings("ignore:Using a non-tuple sequence")
+@pytest.mark.parametrize("line", LOSS_LINES)
 @pytest.mark.parametrize("kind", ["pairs", "triplets"])
 @pytest.mark.parametrize("owner", ["ours", "theirs"])
 def test_tuples_of_either_library_mean_the_same_in_both(line: str, kind: str, owner: str) -> None:
-    rows, labels = raw_rows(5)
+    rows, labels = raw_rows(5, sorted(LABELS) if SORTED in line else LABELS)
     name = "miners.MultiSimilarityMiner()" if kind == "pairs" else 'miners.TripletMarginMiner(type_of_triplets="hard")'
     tuples = create(name)[owner == "theirs"](rows, labels)
     assert len(tuples[0]) > 3

@@ -167,9 +167,22 @@ class _Handler(BaseHTTPRequestHandler):
             {"id": name, "modelId": name, "sha": sha, "private": private, "siblings": [{"rfilename": f} for f in files]}
         )
 
-    def tree(self, name: str, revision: str) -> None:
+    def tree(self, name: str, revision: str, folder: str = "") -> None:
         _, files = self.revision(name, revision)
-        self.json([self.entry(path, data) for path, data in files.items()])
+        below = {path: data for path, data in files.items() if path.startswith(f"{folder}/" if folder else "")}
+        if self.query.get("recursive", [""])[0].lower() == "true":
+            return self.json([self.entry(path, data) for path, data in below.items()])
+        depth = folder.count("/") + bool(folder)
+        folders = {"/".join(path.split("/")[: depth + 1]) for path in below if path.count("/") > depth}
+        rows = [self.entry(path, data) for path, data in below.items() if path.count("/") == depth]
+        return self.json([*rows, *({"type": "directory", "path": path, "oid": "0" * 40} for path in folders)])
+
+    def paths_info(self, name: str, revision: str) -> None:
+        _, files = self.revision(name, revision)
+        asked = parse_qs(self.body.decode()).get("paths", []) if b"=" in self.body else json.loads(self.body)["paths"]
+        folders = {"/".join(path.split("/")[:depth]) for path in files for depth in range(1, path.count("/") + 1)}
+        rows = [self.entry(path, files[path]) for path in asked if path in files]
+        self.json([*rows, *({"type": "directory", "path": path, "oid": "0" * 40} for path in asked if path in folders)])
 
     def entry(self, path: str, data: bytes) -> dict[str, Any]:
         facts: dict[str, Any] = {"type": "file", "path": path, "size": len(data), "oid": git_sha1(data)}
@@ -203,8 +216,10 @@ class _Handler(BaseHTTPRequestHandler):
         asked = self.headers.get("Range")
         if not asked:
             return self.reply(200, data, headers)
-        start = int(asked.removeprefix("bytes=").rstrip("-"))
-        return self.reply(206, data[start:], {**headers, "Content-Range": f"bytes {start}-{len(data) - 1}/{len(data)}"})
+        first, _, last = asked.removeprefix("bytes=").partition("-")
+        start, end = int(first), min(int(last or len(data)), len(data) - 1)
+        part = data[start : end + 1]
+        return self.reply(206, part, {**headers, "Content-Range": f"bytes {start}-{end}/{len(data)}"})
 
     # Writing
 
@@ -312,12 +327,13 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
-NAME = r"([^/]+/[^/]+)"
+NAME, KIND = r"([^/]+/[^/]+)", r"(?:models|datasets)"
 ROUTES: tuple[tuple[tuple[str, ...], str, Callable[..., None]], ...] = (
-    (("GET",), rf"/api/models/{NAME}()", _Handler.info),
-    (("GET",), rf"/api/models/{NAME}/revision/([^/]+)", _Handler.info),
-    (("GET",), rf"/api/models/{NAME}/tree/([^/]+)", _Handler.tree),
-    (("GET", "HEAD"), rf"/{NAME}/resolve/([^/]+)/(.+)", _Handler.resolve),
+    (("GET",), rf"/api/{KIND}/{NAME}()", _Handler.info),
+    (("GET",), rf"/api/{KIND}/{NAME}/revision/([^/]+)", _Handler.info),
+    (("GET",), rf"/api/{KIND}/{NAME}/tree/([^/]+)(?:/(.*))?", _Handler.tree),
+    (("POST",), rf"/api/{KIND}/{NAME}/paths-info/([^/]+)", _Handler.paths_info),
+    (("GET", "HEAD"), rf"(?:/datasets)?/{NAME}/resolve/([^/]+)/(.+)", _Handler.resolve),
     (("GET", "HEAD"), r"/cdn/(\w+)/(.+)", _Handler.cdn),
     (("POST",), r"/api/repos/create", _Handler.create),
     (("POST",), rf"/api/models/{NAME}/branch/([^/]+)", _Handler.branch),

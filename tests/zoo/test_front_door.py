@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
+from collections.abc import Callable
+from functools import reduce
 from pathlib import Path
 from types import ModuleType
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -20,7 +24,7 @@ from tests.commandline import command_named
 from tests.models import CARD, make_model
 from tests.raising import raises
 from zoo import losses, miners, samplers
-from zoo.cli.main import main
+from zoo.cli.main import COMMANDS, main
 from zoo.errors import GalleryNotFoundError, ItemNotFoundError, UsageError
 from zoo.evaluation import Evaluation
 
@@ -54,29 +58,39 @@ def test_type_checkers_see_the_same_classes(module: ModuleType, package: ModuleT
     assert sorted(alias.asname for alias in named if alias.asname) == sorted(package.__all__)
 
 
-COMMANDS = {
-    "train": zoo.train,
-    "finetune": zoo.finetune,
-    "distill": zoo.distill,
-    "export": zoo.export,
-    "index": zoo.index,
-    "list": zoo.list_models,
-    "baseline": zoo.baseline,
-    "push": zoo.push,
-    "search": zoo.Gallery.search,
-}
+def functions_of_commands() -> dict[str, Callable[..., Any] | None]:
+    """Return the function of each command that the table of docs/python.md names, None for one without a function."""
+    functions: dict[str, Callable[..., Any] | None] = {}
+    for line in (ROOT / "docs" / "python.md").read_text("utf-8").splitlines():
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        for command in re.findall(r"`zoo ([^`]+)`", cells[0]) if len(cells) == 3 else ():
+            called = re.match(r"`zoo\.([\w.]+)\(", cells[1])
+            assert called or re.match(r"none: \w", cells[1]), line
+            functions[command] = reduce(getattr, called[1].split("."), cast("Any", zoo)) if called else None
+    return functions
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+FUNCTIONS = functions_of_commands()
+
+NOTHING = (None, False, (), "fp32", "retrieval")
+"""Defaults of functions where an option, which may be repeated or is a flag, has none."""
+
+
+def test_every_command_has_a_function_or_a_reason_in_the_documents() -> None:
+    assert FUNCTIONS.keys() == {entry.name for entry in COMMANDS if entry.module}
+    assert sum(function is None for function in FUNCTIONS.values()) < len(FUNCTIONS) / 3
+
+
+@pytest.mark.parametrize("name", [name for name, function in FUNCTIONS.items() if function])
 def test_a_command_has_the_defaults_of_its_function(name: str) -> None:
-    function = inspect.signature(COMMANDS[name]).parameters
-    options = {parameter.name: parameter.default for parameter in command_named(name).params}
-    shared = {key: function[key].default for key in options.keys() & function.keys()}
-    required = {key for key, value in shared.items() if value is inspect.Parameter.empty}
-    assert len(shared) > 3
-    for key in shared.keys() - required:
-        nothing = (None, False, (), "fp32")  # of an option that may be repeated, and of a flag
-        assert shared[key] in (nothing if options[key] in (None, False) else (options[key],)), key
+    function = inspect.signature(cast("Callable[..., Any]", FUNCTIONS[name])).parameters
+    options = {parameter.name: parameter for parameter in command_named(name).params}
+    shared = options.keys() & function.keys()
+    assert shared or len(function) <= 3, "the command and its function have no argument of one name"
+    for key in shared:
+        default, option = function[key].default, options[key]
+        if default is not inspect.Parameter.empty and not option.required:
+            assert default in (NOTHING if option.default in (None, False) else (option.default,)), key
 
 
 @pytest.fixture

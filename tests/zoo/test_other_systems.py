@@ -17,7 +17,7 @@ OTHER_SYSTEM = Path(__file__).with_name("other_system.py")
 DECODER = """
 import runpy
 runpy.run_path({system!r})
-runpy.run_path({decoder!r}, run_name="__main__")
+main = runpy.run_path({decoder!r})["main"]
 """
 
 CORE = """

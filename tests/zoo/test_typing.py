@@ -44,11 +44,21 @@ with zoo.index(better, "pictures", out="gallery") as gallery:
     reveal_type(gallery.search("query.jpg", k=5))
 reveal_type(zoo.Client("http://127.0.0.1:3000"))
 reveal_type(zoo.list_models("*dino*", status="hub")[0])
+failed: list[str] = [check.name for check in zoo.verify(better, quick=True) if check.fails]
+embedded = zoo.embed(zoo.ensemble([model, trained], "both"), "pictures")
+reveal_type(embedded)
+reveal_type(zoo.compare(rows, embedded.rows, embedded.labels))
+reveal_type(zoo.duplicates("pictures").report)
+reveal_type(zoo.convert("net.pth", "weights", architecture="resnet50"))
+reveal_type(zoo.reproduce(trained))
+reveal_type(zoo.doctor("watched"))
+reveal_type(zoo.features(better, "pictures", out="kept"))
 """
 
 TYPES = (
     *("MarginLoss", "DistanceWeightedMiner", "SPC", "Embedder", "Evaluation", "Outcome", "Finetuned", "Distilled"),
-    *("ExportedModel", "list[Hit]", "Client", "ModelInfo"),
+    *("ExportedModel", "list[Hit]", "Client", "ModelInfo", "ImageEmbeddings", "EmbeddingComparison", "DuplicateReport"),
+    *("ConvertedModel", "Reproduction", "RunHealth", "Features"),
 )
 
 MISUSE = """

@@ -80,19 +80,3 @@ def find_run(name: str) -> Path:
 def _literal(name: str) -> str:
     """Return a pattern of pathlib that matches the name alone."""
     return "".join(f"[{character}]" if character in "*?[" else character for character in name)
-
-
-def to_json(history: History, findings: list[Any]) -> dict[str, Any]:
-    """Return a diagnosis as JSON values."""
-    return {
-        "healthy": not findings,
-        "judged": history.judged,
-        "findings": [finding.to_json() for finding in findings],
-        "start": dict(history.start),
-        "epochs": [
-            {"epoch": record["epoch"], "recall_at_1": record.get("validation_recall_at_1"), **record["indicators"]}
-            for record in history.records
-            if record.get("indicators")
-        ],
-        "diverged": dict(history.divergence) or None,
-    }

@@ -19,7 +19,14 @@ from training.construction import ClassTable
 HALF_RADIAN = 28.64788975654116
 
 CONSTANTS: dict[str, dict[str, Any]] = {
-    "angular": {"alpha": 45.0, "weight": 2.0, "npair_weight": 1.0, "nu": 0.005, "pairs": "random"},
+    "angular": {
+        "alpha": 45.0,
+        "weight": 2.0,
+        "npair_weight": 1.0,
+        "nu": 0.005,
+        "pairs": "random",
+        "mined_negatives": True,
+    },
     "arcface": {"margin": HALF_RADIAN, "scale": 16.0, "start": "uniform"},
     "contrastive": {"active_only": False},
     "cosface": {"start": "uniform"},
@@ -27,7 +34,7 @@ CONSTANTS: dict[str, dict[str, Any]] = {
     "lifted": {"nu": 0.005, "normalize_embeddings": False},
     "margin": {"learn_beta": True, "by_triplets": False},
     "ms": {"beta": 40.0},
-    "npair": {"nu": 0.005, "pairs": "random", "normalize_embeddings": False},
+    "npair": {"nu": 0.005, "pairs": "random", "normalize_embeddings": False, "mined_negatives": True},
     "ntxent": {"temperature": 0.1},
     "proxynca": {"softmax_scale": 9.0, "positive_in_denominator": False, "start": "eighth"},
     "smoothap": {"query_counted": False},

@@ -15,21 +15,13 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from training.batch import EmbeddingBatch
-from training.functional import Triplets
-from training.losses.base import MetricLoss, norm_penalty
-from training.losses.n_pair import (
-    NPairs,
-    check_pairs,
-    choose_pairs,
-    join_triplets,
-    log_one_plus,
-    mean_of_terms,
-    n_pair_terms,
-)
+from training.functional import Pairs, Triplets
+from training.losses.base import norm_penalty
+from training.losses.n_pair import NPairs, PairChoosingLoss, log_one_plus, mean_of_terms, n_pair_terms
 from training.pml import Parts, Terms
 
 
-class AngularLoss(MetricLoss):
+class AngularLoss(PairChoosingLoss):
     """Angular loss on unit embeddings; with weights also N-pair loss on raw embeddings, and a penalty on their length.
 
     Args:
@@ -39,6 +31,7 @@ class AngularLoss(MetricLoss):
         nu: Weight of the penalty on the length; .005 in the same place.
         pairs: Choice of the pairs, as in `NPairsLoss`; "random" in the same place.
         squared_norm: Form of the penalty, as in `NPairsLoss`.
+        mined_negatives: See `PairChoosingLoss`.
         parts: See `MetricLoss`.
     """
 
@@ -46,9 +39,6 @@ class AngularLoss(MetricLoss):
     own_distance = "LpDistance(power=1)"
     compares_references = True
     normalize_embeddings = False
-    tuples = Triplets
-    several_negatives = True
-    """As in `NPairsLoss`."""
 
     def __init__(
         self,
@@ -59,22 +49,22 @@ class AngularLoss(MetricLoss):
         nu: float = 0.0,
         pairs: str = "all",
         squared_norm: bool = True,
+        mined_negatives: bool = False,
         **parts: Unpack[Parts],
     ) -> None:
-        super().__init__(**parts)
-        check_pairs(pairs)
+        super().__init__(pairs, mined_negatives, **parts)
         self.tan2 = math.tan(math.radians(alpha)) ** 2
         self.alpha, self.weight, self.npair_weight, self.nu = alpha, weight, npair_weight, nu
-        self.pairs, self.squared_norm = pairs, squared_norm
+        self.squared_norm = squared_norm
 
-    def compute(self, batch: EmbeddingBatch, tuples: Triplets | None) -> Tensor:
-        """Return the loss, a scalar. Triplets choose the anchors, their positives and their negatives."""
+    def compute(self, batch: EmbeddingBatch, tuples: Triplets | Pairs | None) -> Tensor:
+        """Return the loss, a scalar."""
         first, *others = (mean_of_terms(terms.values) for terms in self.terms(batch, tuples).values())
         return sum(others, first)
 
-    def terms(self, batch: EmbeddingBatch, tuples: Triplets | None) -> dict[str, Terms]:
+    def terms(self, batch: EmbeddingBatch, tuples: Triplets | Pairs | None) -> dict[str, Terms]:
         """Return the terms by name: of the N-pair loss, if it has a weight, and of the angles."""
-        pairs = choose_pairs(batch, self.pairs) if tuples is None else join_triplets(tuples, len(batch.others))
+        pairs = self.chosen(batch, tuples)
         chosen = pairs.anchors, pairs.positives
         angles = self.weight * self._angular(normalize(batch.rows, dim=1), normalize(batch.others, dim=1), pairs)
         terms = {"loss": Terms(angles, chosen, "pos_pair")}

@@ -36,6 +36,7 @@ class MetricLoss(nn.Module):
         tuples: The kind of tuples that `compute` takes; None: it takes none.
         joins_pairs: Pairs become all their triplets, for a loss of triplets.
         weighs_samples: A loss without tuples weighs each sample by how often it is in mined ones.
+        weighs_anchors: It counts how often a sample is an anchor, alone.
         compares_references: Whether the loss takes reference embeddings.
         takes_distance: Whether the loss can compare by another distance than its own.
         own_distance: Its own, as that library names it.
@@ -50,6 +51,7 @@ class MetricLoss(nn.Module):
     tuples: type | None = None
     joins_pairs = False
     weighs_samples = False
+    weighs_anchors = False
     compares_references = False
     takes_distance = False
     own_distance = ""
@@ -137,7 +139,7 @@ class MetricLoss(nn.Module):
         """Return the tuples as the kind that the loss takes, or as the weights of the samples."""
         tuples = indices if isinstance(indices, Quadruplets) else read_tuples(indices)
         if self.weighs_samples:
-            return sample_weights(tuples, samples)
+            return sample_weights(tuples, samples, self.weighs_anchors)
         if self.tuples is Pairs and isinstance(tuples, Triplets):
             return to_pairs(tuples)
         if self.joins_pairs and isinstance(tuples, Pairs):

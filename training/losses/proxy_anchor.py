@@ -3,7 +3,8 @@
     L = mean_{p in batch} log(1 + sum_{x of p} exp(-alpha (s_xp - delta)))
         + mean_p log(1 + sum_{x not of p} exp(alpha (s_xp + delta)))
 
-The first mean is over the proxies p of classes in the batch, the second over all proxies.
+The first mean is over the proxies p of classes in the batch, the second over all proxies. With mined tuples w_x - 1 is
+added to the exponents of a sample x, where w_x is how often it was mined over the largest such count.
 """
 
 from __future__ import annotations
@@ -32,7 +33,6 @@ class ProxyAnchorLoss(ClassVectorLoss):
     """
 
     main_constant = "alpha"
-    weighs_samples = False
     fills_rows = True
 
     def __init__(
@@ -47,11 +47,11 @@ class ProxyAnchorLoss(ClassVectorLoss):
         self.margin, self.alpha = margin, alpha
         self.proxies = self.vectors(torch.randn(num_classes, embedding_size) * (2 / num_classes) ** 0.5)
 
-    def compute(self, batch: EmbeddingBatch, tuples: None) -> Tensor:
-        """Return the loss, a scalar."""
+    def compute(self, batch: EmbeddingBatch, tuples: Tensor | None) -> Tensor:
+        """Return the loss, a scalar; the tuples are weights of the samples."""
         return sum_of_quotients(self.terms(batch, tuples))
 
-    def terms(self, batch: EmbeddingBatch, tuples: None) -> dict[str, Terms]:
+    def terms(self, batch: EmbeddingBatch, tuples: Tensor | None) -> dict[str, Terms]:
         """Return the terms of the proxies, [classes] each, with their own samples and with all others."""
         scaled, proxies, labels = self.alpha * batch.rows, unit_vectors(self.proxies, batch.rows), batch.labels
         targets = self.alpha * self.margin - target_cosines(scaled, proxies, labels)
@@ -59,6 +59,9 @@ class ProxyAnchorLoss(ClassVectorLoss):
         # batch would have no gradient.
         masked = shift_target_logits(scaled @ proxies.T, labels, torch.finfo(targets.dtype).min / 2)
         non_targets = masked + self.alpha * self.margin
+        if tuples is not None:
+            added = tuples.to(targets.dtype) - 1
+            targets, non_targets = targets + added, non_targets + added[:, None]
         present, pulled = _logsumexp_by_class(targets, labels)
         near = targets.new_zeros(self.num_classes).index_put((present,), softplus(pulled))
         classes = torch.arange(self.num_classes, device=labels.device)

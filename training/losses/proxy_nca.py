@@ -39,6 +39,7 @@ class ProxyNCALoss(ClassVectorLoss):
 
     main_constant = "softmax_scale"
     own_distance = "LpDistance(power=2)"
+    weighs_anchors = True
     fills_rows = True
 
     def __init__(

@@ -48,21 +48,6 @@ from training.recipes.diva import DIVA_TASKS, TASKS, join
 from training.recipes.small import RHO, ROTH_2021
 from zoo.models.card import Head
 
-LATER = {
-    "circle": "Sun et al. 2020, Circle Loss: A Unified Perspective of Pair Similarity Optimization",
-    "cosface": "Wang et al. 2018, CosFace: Large Margin Cosine Loss for Deep Face Recognition",
-    "fastap": "Cakir et al. 2019, Deep Metric Learning to Rank",
-    "ntxent": "Chen et al. 2020, A Simple Framework for Contrastive Learning of Visual Representations",
-    "pa": "Kim et al. 2020, Proxy Anchor Loss for Deep Metric Learning",
-    "recall": "Patel et al. 2022, Recall@k Surrogate Loss with Large Batches and Similarity Mixup",
-    "simix": "Patel et al. 2022, Recall@k Surrogate Loss with Large Batches and Similarity Mixup",
-    "smoothap": "Brown et al. 2020, Smooth-AP: Smoothing the Path Towards Large-Scale Image Retrieval",
-    "snr-contrastive": "Yuan et al. 2019, Signal-to-Noise Ratio: A Robust Distance Metric for Deep Metric Learning",
-    "supcon": "Khosla et al. 2020, Supervised Contrastive Learning",
-    "subcenter": "Deng et al. 2020, Sub-center ArcFace: Boosting Face Recognition by Large-Scale Noisy Web Faces",
-}
-"""Objectives that are newer than the five papers or beside them, with their papers."""
-
 SUBSETS = {"diva": DIVA_TASKS, **{name: tasks for name, tasks in TASKS.items() if set(tasks) <= set(DIVA_TASKS)}}
 """DiVA and the subsets of its tasks that keep the discriminative one."""
 
@@ -99,7 +84,7 @@ def recipes() -> Iterator[tuple[str, Callable[[], Recipe | EnsembleRecipe]]]:
 
 def _methods(dataset: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Yield each method with the function that makes its recipe on a data set."""
-    for method in (*TABLE_2, *LATER):
+    for method in (*TABLE_2, *LATER_LOSSES):
         yield method, partial(plain, method, dataset)
     for loss in RHO:
         yield f"r-{loss}", partial(with_rho, loss, dataset)
@@ -131,10 +116,10 @@ def plain(method: str, dataset: str) -> Recipe:
     """Return the recipe of `zoo train margin-lite0-cub2010`, or of another objective or the cars.
 
     Args:
-        method: A name of `TABLE_2` or `LATER`.
+        method: A name of `TABLE_2` or `LATER_LOSSES`.
         dataset: "cub2010" or "cars-half".
     """
-    source = LATER.get(method, REVISITING)
+    source = LATER_LOSSES[method].paper if method in LATER_LOSSES else REVISITING
     return _recipe(method, dataset, (TABLE_2 | LATER_LOSSES)[method], (source,))
 
 

@@ -366,7 +366,7 @@ def rank_and_dim(recipes: Sequence[Recipe], view: str = EMBEDDING) -> tuple[int,
 def _parts(recipe: Recipe, view: str) -> list[tuple[int, int]]:
     """Return rank and dimension of each part of the rows."""
     backbone, channels = recipe.backbone, recipe.preprocessing.channels
-    features = _feature_count(backbone.architecture, json.dumps(backbone.args, sort_keys=True), channels)
+    features = _feature_count(backbone.architecture, json.dumps(backbone.network_args, sort_keys=True), channels)
     if view == FEATURES or REDUCED_FEATURES.fullmatch(view) or not recipe.heads:
         return [(features, features)]
     if view == RANDOM_HEAD:

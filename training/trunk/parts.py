@@ -66,7 +66,7 @@ def _add_learnt_prompts(trunk: nn.Module, backbone: Backbone) -> None:
 
 def prompted_architecture(backbone: Backbone) -> tuple[str, dict[str, Any]]:
     """Return the architecture and arguments of the trunk that a recipe publishes: those of `prompted` with prompts."""
-    args = dict(backbone.args)
+    args = backbone.network_args
     if backbone.tune != "prompt" or backbone.architecture == PROMPTED:
         return backbone.architecture, args
     own = {"architecture": backbone.architecture, "prompts": backbone.prompts, "deep": backbone.prompting == "deep"}

@@ -13,7 +13,7 @@ from zoo.console import count, print_json, print_table, show, tables_in_latex
 from zoo.render import Table
 
 if TYPE_CHECKING:
-    from training.health.diagnosis import Finding, History
+    from training.health.doctor import RunHealth
 
 app = typer.Typer()
 
@@ -39,29 +39,22 @@ def doctor(
     as_json: Json = False,
 ) -> int:
     """say whether a training run is healthy, and which setting to try if not"""
-    from training.health.diagnosis import diagnose
-    from training.health.page import check_page, write_page
-    from training.health.run_folder import find_run, read_history, to_json
+    from training.health.doctor import doctor as examine
 
-    if out is not None:
-        check_page(out)
-    folder = find_run(run)
-    history = read_history(folder)
-    findings = diagnose(history)
+    health = examine(run, out)
     if as_json:
-        print_json({"run": str(folder), **to_json(history, findings)})
+        print_json(health.to_json())
     else:
         with tables_in_latex(latex):
-            _print(folder, history, findings)
-    if out is not None:
-        write_page(out, folder.name, history, findings)
-    return 1 if findings else 0
+            _print(health)
+    return 1 if health.findings else 0
 
 
-def _print(folder: Path, history: History, findings: list[Finding]) -> None:
+def _print(found: RunHealth) -> None:
     from training.health.page import health, rows
 
-    show(f"{folder}: {count(len(history.records), 'epoch')}")
+    history, findings = found.history, found.findings
+    show(f"{found.folder}: {count(len(history.records), 'epoch')}")
     if history.records:
         columns = ("indicator", "start", "last", "by epoch", "meaning")
         print_table(Table(columns, rows(history), numbers=("start", "last")))

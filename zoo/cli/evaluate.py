@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from typer import Argument, Option
@@ -37,24 +37,18 @@ from zoo.cli.options import (
 )
 from zoo.console import (
     count,
-    interval_text,
-    note,
-    note_left_out,
     print_json,
     print_table,
-    score_text,
     show,
     tables_in_latex,
     write_errors,
 )
 from zoo.errors import command
-from zoo.render import Table
 
 if TYPE_CHECKING:
     import numpy as np
 
     from zoo.evaluation.embeddings import EmbeddingRecord, Embeddings
-    from zoo.evaluation.statistics import Estimate, Verdict
     from zoo.models.results import Evaluation
 
 
@@ -259,97 +253,39 @@ def embed(
     as_json: Json = False,
 ) -> int:
     """write the embeddings of a folder or table of images to a file"""
-    from zoo.data.names import escaped
-    from zoo.errors import ImageError, UsageError, none_readable_message
-    from zoo.evaluation.embeddings import check_outputs_free, output_files, write_embeddings
-    from zoo.models.load import load
-    from zoo.paths import expand
+    from zoo.evaluation.embed import embed as embed_images
 
-    images, out = expand(images), expand(out)
-    _, table, *record = output_files(out)  # before anything takes time
-    if _is_same_file(table, images):
-        raise UsageError(
-            f"{table} is the table of images, and would be overwritten; name another --out.", code="overwrites-input"
-        )
-    if not overwrite:
-        check_outputs_free(out)
-    paths, facts, left_out = _image_list(images, follow_links, exclude or ())
     started = time.monotonic()
-    embedder = load(model, runtime, precision, device, images=len(paths))
-    rows, unreadable = embedder.embed_readable(paths, batch_size, progress=True)
-    note_left_out(unreadable.values())
-    if not len(rows):
-        raise ImageError(none_readable_message(len(paths), unreadable[0]))
-    with write_errors(out):
-        readable_facts = [fact for index, fact in enumerate(facts) if index not in unreadable]
-        write_embeddings(out, rows, readable_facts, embedder)
+    embedded = embed_images(
+        model,
+        images,
+        out,
+        replace=overwrite,
+        runtime=runtime,
+        precision=precision,
+        device=device,
+        batch_size=batch_size,
+        exclude=exclude or (),
+        follow_links=follow_links,
+        progress=True,
+    )
+    file, table, *record = embedded.files
     outcome = {
-        "embeddings": str(out),
+        "embeddings": str(file),
         "table": str(table),
-        "record": str(*record or [out]),
-        "model": embedder.card.identity,
-        "images": len(rows),
-        "dim": embedder.dim,
-        "runtime": embedder.runtime,
+        "record": str(*record or [file]),
+        "model": embedded.model.card.identity,
+        "images": len(embedded.rows),
+        "dim": embedded.model.dim,
+        "runtime": embedded.model.runtime,
         "seconds": time.monotonic() - started,
-        **left_out,
-        "unreadable": [
-            *left_out["unreadable"],
-            *([escaped(str(paths[index])), str(error)] for index, error in unreadable.items()),
-        ],
+        **embedded.left_out,
     }
     model_file = f"; their model: {record[0]}" if record else ""
-    size = f"{count(len(rows), 'image')}, {count(embedder.dim, 'dimension')}"
-    line = f"{size}: {out}; their names and labels: {table}{model_file}"
+    size = f"{count(len(embedded.rows), 'image')}, {count(embedded.model.dim, 'dimension')}"
+    line = f"{size}: {file}; their names and labels: {table}{model_file}"
     print_outcome(as_json, outcome, line)
     return strict_status(strict, outcome["unreadable"])
-
-
-def _image_list(
-    images: Path, follow_links: bool, exclude: Sequence[str]
-) -> tuple[list[Path], list[dict[str, str]], dict[str, Any]]:
-    """Return the images, what the table of rows says of each, and what was left out of a folder."""
-    from zoo.data import table
-    from zoo.data.listing import FolderFiles, left_out_lines, list_files
-    from zoo.errors import UsageError
-
-    if table.is_table(images):
-        rows = table.read_image_rows(images)
-        names = [row[table.IMAGE] for row in rows]
-        return (
-            table.image_paths(table.as_text(images), names),
-            [_row_facts(row) for row in rows],
-            FolderFiles().left_out(images),
-        )
-    if images.is_file():
-        return [images], [_path_facts(Path(images.name))], FolderFiles().left_out(images)
-    files = list_files(images, follow_links, exclude)
-    left_out = files.left_out(images)
-    for line in left_out_lines(**left_out):
-        note(line)
-    if not files.images:
-        raise UsageError(f"{images} holds no images.", code="no-images")
-    return files.images, [_path_facts(path.relative_to(images)) for path in files.images], left_out
-
-
-def _row_facts(row: Mapping[str, str]) -> dict[str, str]:
-    from zoo.data.names import escaped
-    from zoo.data.table import IMAGE, PATH
-
-    return {PATH: escaped(row[IMAGE]), **{name: cell for name, cell in row.items() if name != IMAGE}}
-
-
-def _path_facts(path: Path) -> dict[str, str]:
-    """Return the path and the label: the image's folder, if it has one."""
-    from zoo.data.names import canonical, escaped
-    from zoo.data.table import LABEL, PATH
-
-    label = "" if path.parent == Path() else path.parent.as_posix()
-    return {PATH: escaped(path.as_posix()), LABEL: canonical(escaped(label))}
-
-
-def _is_same_file(first: Path, second: Path) -> bool:
-    return first.exists() and second.exists() and first.samefile(second)
 
 
 # zoo score
@@ -510,42 +446,24 @@ def _print_comparison(
     Raises:
         UsageError: If the two have other labels (code "other-images").
     """
-    from zoo.errors import UsageError
-    from zoo.evaluation.evaluate import METRICS
-    from zoo.evaluation.statistics import VERDICT_RULE, difference_over_classes, judge
+    from zoo.evaluation.compare import compare_evaluations
+    from zoo.evaluation.statistics import VERDICT_RULE
     from zoo.files import write_json
 
-    first, second = results
-    if first.data is None or second.data is None or first.data.sha256 != second.data.sha256:
-        raise UsageError(f"{files[0]} and {files[1]} are not of the same labels.", code="other-images")
-    differences = [difference_over_classes(first.class_scores or {}, second.class_scores or {}, m) for m in METRICS]
-    verdicts = judge(differences, [margins.get(metric) for metric in METRICS])
-    rows = list(zip(METRICS, differences, verdicts, strict=True))
-    facts = {
-        "files": list(map(str, files)),
-        "results": [result.to_json() for result in results],
-        "differences": {
-            metric: {**asdict(found), "note": found.note, **asdict(verdict)} for metric, found, verdict in rows
-        },
-        "verdict_rule": VERDICT_RULE,
-    }
+    compared = compare_evaluations(results[0], results[1], margins)
+    names = list(map(str, files))
+    facts = {"files": names, **compared.to_json()}
     if as_json:
         print_json(facts)
     else:
-        for file, result in zip(files, results, strict=True):
-            _print_subject(result, str(file))
-        cells = [_comparison_cells(results, *row) for row in rows]
-        print_table(Table(("metric", *map(str, files), "difference", "95 %", "p (Holm)", "verdict"), cells))
-        show(*dict.fromkeys(f"Intervals are {found.note}." for found in differences if found.note), VERDICT_RULE)
+        for name, result in zip(names, results, strict=True):
+            _print_subject(result, name)
+        print_table(compared.table(names))
+        notes = (difference.note for difference in compared.differences.values())
+        show(*dict.fromkeys(f"Intervals are {note}." for note in notes if note), VERDICT_RULE)
     if out:
         with write_errors(out):
             write_json(out, facts)
-
-
-def _comparison_cells(results: Sequence[Evaluation], metric: str, difference: Estimate, verdict: Verdict) -> list[str]:
-    scores = [score_text(result.metrics[metric]) for result in results]
-    interval = interval_text(difference.interval, "+")
-    return [metric, *scores, score_text(difference.mean, sign="+"), interval, verdict.p_text, str(verdict)]
 
 
 def _rows(file: Path, model: str | None) -> Embeddings:
@@ -621,14 +539,10 @@ def data(
     as_json: Json = False,
 ) -> None:
     """write a data set's images as a folder, one subfolder per class"""
-    from zoo.data import load_dataset
-    from zoo.data.dataset import export_folder
-    from zoo.data.labels import merge_spellings
+    from zoo.data import export_dataset
+    from zoo.paths import expand
 
-    images = load_dataset(dataset, split, data)
-    if merge_labels:
-        images = merge_spellings(images)
-    folder = export_folder(images, out)
+    images, folder = export_dataset(dataset, out, split, data, merge_labels=merge_labels), expand(out)
     facts = {"folder": str(folder), "images": len(images), "classes": len(images.classes)}
     print_outcome(
         as_json, facts, f"{count(len(images), 'image')} of {count(len(images.classes), 'class')} are in {folder}"

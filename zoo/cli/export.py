@@ -215,16 +215,13 @@ def text_tower(
     as_json: Json = False,
 ) -> None:
     """add a text tower to a model, so that texts find its images"""
-    from zoo.models.names import find_model
+    from exports.text_tower import add_text_tower
+    from zoo.models.card import read_card
     from zoo.models.text_tower import TEXT_GRAPH
 
-    source = find_model(model)
-    # Imported only now: it loads torch and onnx, and a mistyped name is refused before that.
-    from exports.export import writable_folder
-    from zoo.models.text_graph import attach_text_tower
-
-    folder = writable_folder(source, ["text"], model)
-    card = attach_text_tower(folder, graph, tokenizer, length, padding, lowercase, output)
+    how: dict[str, Any] = {"length": length, "padding": padding, "lowercase": lowercase, "output": output}
+    folder = add_text_tower(model, graph, tokenizer, **how)
+    card = read_card(folder)
     tokens = card.text.length if card.text else None
     line = f"{folder / TEXT_GRAPH}: texts of up to {tokens} tokens to {card.dim} numbers, as {card.name}'s images"
     print_outcome(as_json, {"folder": str(folder), "card": card.to_json()}, line)

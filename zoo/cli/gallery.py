@@ -60,7 +60,9 @@ def add(
     gallery: GalleryAddress,
     images: Annotated[list[Path], Argument(help="image files; for a whole folder use zoo index")],
     label: Annotated[str | None, Option(help="the label of all these images (default: none)")] = None,
-    metadata: Annotated[str, Option(metavar="JSON", help="a JSON object to store with each image")] = "{}",
+    metadata: Annotated[
+        str | None, Option(metavar="JSON", help="a JSON object to store with each image (default: none)")
+    ] = None,
     key: Annotated[
         str | None,
         Option(help="create or replace the item with this key, your own name of it; only for a single image"),
@@ -146,7 +148,7 @@ def _added_lines(report: IndexingReport, update: bool, copies: list[dict[str, An
     yield f"{report.added:,} added, {there}; {count(report.items, 'item')}"
 
 
-def _image_files(images: list[Path], label: str | None, metadata_text: str) -> list[ImageFile]:
+def _image_files(images: list[Path], label: str | None, metadata_text: str | None) -> list[ImageFile]:
     """Return the images with their label and metadata.
 
     Raises:
@@ -158,7 +160,8 @@ def _image_files(images: list[Path], label: str | None, metadata_text: str) -> l
     metadata: dict[str, Any] = {}
     files: list[ImageFile] = []
     try:
-        metadata = _metadata(metadata_text)
+        text = "{}" if metadata_text is None else metadata_text
+        metadata = json_object(text, "--metadata", '{"year": 1908}')
     except UsageError as error:
         errors.append(error)
     try:
@@ -168,17 +171,6 @@ def _image_files(images: list[Path], label: str | None, metadata_text: str) -> l
     if errors:
         raise UsageError(" ".join(map(str, errors)), code=errors[0].code)
     return files
-
-
-def _metadata(text: str) -> dict[str, Any]:
-    from serving.gallery.types import metadata_json
-
-    value = json_object(text, "--metadata", '{"year": 1908}')
-    try:
-        metadata_json(value)
-    except ValueError as error:
-        raise UsageError(f"--metadata cannot be stored: {error}.", code="invalid-value") from None
-    return value
 
 
 @app.command(
@@ -303,26 +295,19 @@ def _cell(value: Any) -> str:
 @app.command("stats", epilog="  zoo gallery stats gallery/")
 def stats(gallery: GalleryAddress, as_json: Json = False) -> None:
     """show the size of a gallery and its index"""
-    from serving.gallery import VectorGallery
-    from serving.gallery.calibration import calibration_json
-    from serving.gallery.gallery import tuning_advice
+    from serving.galleries import Gallery
 
-    with VectorGallery.open(gallery) as opened:
-        index = opened.index.stats()
-        hint, card = tuning_advice(opened), opened.card
-        other, calibration = opened.other_model(), calibration_json(opened)
-        facts = {**asdict(opened.store.stats()), "model": card.name, "fingerprint": card.fingerprint}
+    with Gallery(gallery) as opened:
+        facts, index, other = opened.stats(), opened.vectors.index.stats(), opened.vectors.other_model()
     if as_json:
-        facts["other_model"] = {"name": other[0].name, "role": other[2]} if other else None
-        facts |= {"dim": card.dim, "metric": "cosine", "index": {**asdict(index), "hint": hint}}
-        print_json({**facts, "calibration": calibration})
+        print_json(facts)
         return
     show(f"{count(facts['items'], 'item')} of {count(facts['labels'], 'label')}, at change {facts['change']:,}")
-    show(f"embedded by {card.name} ({card.fingerprint[:12]}), {card.dim} numbers, cosine")
+    show(f"embedded by {facts['model']} ({facts['fingerprint'][:12]}), {facts['dim']} numbers, cosine")
     _print_index(index, gallery)
-    if calibration:
-        show(*_calibration_lines(calibration))
-    if hint:
+    if facts["calibration"]:
+        show(*_calibration_lines(facts["calibration"]))
+    if hint := facts["index"]["hint"]:
         show(hint)
     if other:
         words = ("rollback", gallery) if other[2] == "replaced" else ("rebuild", gallery, "--model", other[1])
@@ -355,10 +340,10 @@ def _print_index(index: IndexStats, gallery: str) -> None:
 )
 def compact(gallery: GalleryFolder, as_json: Json = False) -> None:
     """rewrite a gallery's index with all changes since"""
-    from serving.gallery import VectorGallery
+    from serving.galleries import Gallery
 
-    with VectorGallery.open(gallery) as opened:
-        facts = opened.index.compact()
+    with Gallery(gallery) as opened:
+        facts = opened.compact()
     if facts:
         line = f"{count(facts.count, 'vector')} in a new {facts.setting.kind} index, in {facts.seconds:.1f} s"
     else:
@@ -374,10 +359,9 @@ def verify(gallery: GalleryFolder, as_json: Json = False) -> int:
 
     The index is compared with the database, and searches with exact search.
     """
-    from serving.gallery.backup import verify_gallery
-    from serving.gallery.gallery import check_folder
+    from serving.galleries import Gallery
 
-    checks = list(verify_gallery(check_folder(gallery, "Milvus checks its collections itself.")))
+    checks = Gallery(gallery).verify()
     lines = [f"{OUTCOMES[check.ok]:<12}{check.name:<14}{one_line(check.detail)}" for check in checks]
     print_outcome(as_json, [asdict(check) for check in checks], *lines)
     return 1 if any(check.ok is False for check in checks) else 0
@@ -396,9 +380,9 @@ def export_gallery(
 
     Both open without zoo.
     """
-    from serving.gallery.parquet import export_gallery
+    from serving.galleries import Gallery
 
-    items = export_gallery(gallery, out)
+    items = Gallery(gallery).export(out)
     print_outcome(as_json, {"out": str(out), "items": items}, f"{out}: {count(items, 'item')}")
 
 

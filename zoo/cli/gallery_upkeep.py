@@ -66,11 +66,11 @@ def tune(
     as_json: Json = False,
 ) -> None:
     """choose a fast index of a given recall, measured on the gallery"""
-    from serving.gallery import VectorGallery
+    from serving.galleries import Gallery
 
-    with VectorGallery.open(gallery) as opened:
-        before = opened.index.stats()
-        facts, rows = opened.index.tune(recall, k, kind or ())
+    with Gallery(gallery) as opened:
+        before = opened.vectors.index.stats()
+        facts, rows = opened.tune(recall, k, kind or ())
     if facts and k >= facts.count:
         note(f"-k {k:,} is more than the {count(facts.count - 1, 'other')} that each item has; that many were taken.")
     if as_json:
@@ -147,15 +147,14 @@ def calibrate(
 
     It is fitted to the labelled items.
     """
-    from serving.gallery import VectorGallery
-    from serving.gallery.calibration import NO_ERROR, calibrate_gallery, calibration_json
+    from serving.galleries import Gallery
+    from serving.gallery.calibration import NO_ERROR
     from serving.gallery.types import Attribution
     from zoo.evaluation.calibration import Bin
 
-    check_at_least("--queries", queries, 1)
-    with VectorGallery.open(gallery) as opened:
-        fitted = calibrate_gallery(opened, queries)
-        facts = calibration_json(opened) or {}
+    with Gallery(gallery) as opened:
+        fitted = opened.calibrate(queries)
+        facts = opened.stats()["calibration"]
     if as_json:
         print_json(facts)
         return
@@ -195,11 +194,10 @@ def backend(
     as_json: Json = False,
 ) -> None:
     """copy a gallery into Milvus, or out of it"""
-    from serving.gallery.backup import copy_gallery
-    from serving.gallery.gallery import check_exists
+    from serving.galleries import Gallery
     from serving.gallery.types import is_address
 
-    check_exists(gallery)
+    opened = Gallery(gallery)
     if target == "faiss":
         raise UsageError("name the folder to copy the gallery to; a folder has FAISS.", code="missing-value")
     address = gallery if target is None else target
@@ -207,7 +205,7 @@ def backend(
     if target is None:
         print_outcome(as_json, facts, f"{gallery}: {'in Milvus' if is_address(gallery) else 'a folder, with FAISS'}")
         return
-    read, new = copy_gallery(gallery, target)
+    read, new = opened.copy(target)
     line = f"{target}: {count(new, 'item')} copied, {read - new:,} exist already"
     print_outcome(as_json, {**facts, "read": read, "added": new}, line)
 

@@ -344,8 +344,10 @@ def verify(
     as_json: Json = False,
 ) -> int:
     """check a model's files and golden embeddings, and measure it again"""
+    from training.verify import verify as verify_model
+
     checks = []
-    for check in _checks(model, data, quick, device):
+    for check in verify_model(model, data, quick=quick, device=device, progress=True):
         checks.append(check)
         if not as_json:
             print(f"{_mark(check):<12}{one_line(check.name):<40}{one_line(check.detail)}", flush=True)
@@ -356,37 +358,6 @@ def verify(
 
 def _mark(check: Check) -> str:
     return UNSUITED if check.ok is False and not check.fails else MARKS[check.ok]
-
-
-def _checks(model: str, data: str | None, quick: bool, device: str | None) -> Iterator[Check]:
-    from zoo.data import check_dataset_path
-    from zoo.evaluation.remeasure import remeasure, remeasure_costs
-    from zoo.models.names import find_model
-    from zoo.models.verify import verify as verify_golden
-    from zoo.models.verify import verify_files, verify_records
-
-    if data is not None:
-        check_dataset_path(data, "folder")  # scores on a table are checked against it
-    folder = find_model(model)
-    yield from verify_golden(folder)
-    yield from verify_files(folder)
-    yield from verify_records(folder)
-    yield from _changed_definitions(folder)
-    if not quick:
-        yield from remeasure(folder, data, True, device)
-        yield from remeasure_costs(folder, data, True)
-
-
-def _changed_definitions(folder: Path) -> Iterator[Check]:
-    """Yield what a model was made by that means something else today; its weights and scores are what they were."""
-    from training.definitions import outdated
-    from zoo.files import read_object
-    from zoo.models.results import Check
-
-    recipe = read_object(folder / "recipe.json").get("recipe")
-    definitions = recipe.get("definitions", {}) if isinstance(recipe, dict) else {}
-    for name, change in outdated(definitions).items():
-        yield Check("reproduction", None, f"is not possible: the {name} has changed since the model was made: {change}")
 
 
 # zoo baseline
@@ -707,17 +678,13 @@ def ensemble(
     as_json: Json = False,
 ) -> None:
     """join trained models into one that concatenates their embeddings"""
-    from zoo import paths
+    from training.named import ensemble as join
     from zoo.data import DATASETS
     from zoo.data.dataset import FOLDER
-    from zoo.models.names import find_model
-    from zoo.models.registry import check_new_name
+    from zoo.models.card import read_card
 
-    folder = paths.local_models() / check_new_name(new_name, replace)
-    sources = [find_model(member) for member in members]
-    from training.api import concatenate  # torch: only after the members were found
-
-    card = concatenate(sources, folder, new_name)
+    folder = join(members, new_name, replace=replace)
+    card = read_card(folder)
     images = () if card.dataset in DATASETS and card.dataset != FOLDER else ("--dataset", FOLDER, "--data", "DIR")
     print_outcome(
         as_json,
@@ -759,18 +726,15 @@ def convert(
     as_json: Json = False,
 ) -> None:
     """convert a file of weights to a model folder"""
-    from zoo.errors import UsageError
+    from zoo.models.pretrained.convert import convert as convert_weights
 
-    if not file.exists():
-        raise UsageError(f"there is no file {file}.", code="not-found")
-    statistics = _numbers("--mean", mean), _numbers("--std", std)
-    from zoo.models.pretrained.convert import convert as convert_weights  # torch: only after the file was found
-
-    card, notes = convert_weights(file, architecture, out, sha256, *statistics, size, head)
-    _print_notes(*notes)
+    statistics = {"mean": _numbers("--mean", mean), "std": _numbers("--std", std)}
+    converted = convert_weights(file, out, architecture=architecture, **statistics, size=size, sha256=sha256, head=head)
+    card = converted.card
+    _print_notes(*converted.notes)
     print_outcome(
         as_json,
-        {"folder": str(out), "architecture": card.architecture, "card": card.to_json(), "notes": notes},
+        {"folder": str(out), "architecture": card.architecture, "card": card.to_json(), "notes": converted.notes},
         f"weights of {card.architecture} written to {out}, a model of {card.dim} numbers",
         f"Index images with: {command('export', out)} && {command('index', out, 'DIR', '--out', 'GALLERY')}",
         f"Or train from them: {command('train', 'NAME', '--set', f'backbone.pretrained={out}')}",

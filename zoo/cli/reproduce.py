@@ -49,7 +49,17 @@ def reproduce(
     """train a model again, and compare the scores"""
     from training.reproduce import reproduce as run
 
-    outcome = run(model, data, seed, new_name, device, restart, not quiet, settings or [], trust_code)
+    outcome = run(
+        model,
+        data,
+        settings=settings or (),
+        seed=seed,
+        name=new_name,
+        device=device,
+        restart=restart,
+        trust_code=trust_code,
+        progress=not quiet,
+    )
     if as_json:
         print_json(outcome.to_json())
     else:

@@ -26,15 +26,15 @@ from zoo.cli.options import (
     Settings,
     Split,
     Strict,
+    leaving_out,
     print_outcome,
     strict_status,
 )
-from zoo.console import count, note, note_left_out, print_json, print_table
-from zoo.errors import UsageError, check_at_least, command
+from zoo.console import count, note, print_json, print_table
+from zoo.errors import command
 from zoo.render import Table
 
 if TYPE_CHECKING:
-    from training.cached.feature_folder import TrunkModel, Views
     from training.recipe import EnsembleRecipe, Recipe
 
 app = typer.Typer()
@@ -203,74 +203,45 @@ def features(
     quiet: Quiet = False,
 ) -> int:
     """keep the features of a model's trunk, to train heads in minutes"""
-    from training.cached.feature_folder import check_out
-    from zoo import data as datasets
+    from training.cached.features import features as keep
     from zoo.models import recipes
+    from zoo.models.card import read_card
     from zoo.models.names import find_model
 
-    if (folder is None) == (dataset is None):
-        raise UsageError(
-            "name a folder of images, or a data set with --dataset; one of the two.", code="conflicting-options"
-        )
-    check_at_least("--batch-size", batch_size, 1)
-    name, root = ("folder", folder) if dataset is None else (dataset, data)
-    datasets.check_dataset(name, split, root)
-    find_model(model)
-    check_out(out, replace)
-    import numpy as np
-
-    from training.cached.extraction import extract  # torch, after the arguments are checked
-    from training.execution import Execution
-    from zoo.data.dataset import subset
-    from zoo.data.decode import unreadable_images
-    from zoo.models.torch_runtime import choose_device
-
-    source = _trunk_model(model)
-    chosen_views = _views(source, recipe, views, seed)
-    images = datasets.load_dataset(name, split, root)
-    unreadable = {} if folder is None else unreadable_images(images, not quiet)  # a named data set is whole
-    note_left_out(unreadable.values())
-    if unreadable:
-        images = subset(images, np.array([source not in unreadable for source in images.sources]), images.split)
     started = time.monotonic()
-    extract(source, images, out, chosen_views, dtype, Execution(choose_device(device)), batch_size, not quiet)
-    size = sum(file.stat().st_size for file in out.iterdir())
-    heads = source.card.name if source.card.name in recipes() else HEADS
+    with leaving_out() as unreadable:
+        kept = keep(
+            model,
+            folder,
+            out=out,
+            dataset=dataset,
+            data=data,
+            split=split,
+            views=views,
+            recipe=recipe,
+            dtype=dtype,
+            seed=seed,
+            device=device,
+            batch_size=batch_size,
+            replace=replace,
+            unreadable=unreadable,
+            progress=not quiet,
+        )
+    size = sum(file.stat().st_size for file in kept.path.iterdir())
+    name = read_card(find_model(model)).name
+    heads = name if name in recipes() else HEADS
     print_outcome(
         as_json,
         {
             "folder": str(out),
-            "images": len(images),
-            "views": chosen_views.count,
+            "images": len(kept),
+            "views": len(kept.views),
             "bytes": size,
             "seconds": time.monotonic() - started,
             "unreadable": list(unreadable),
         },
-        f"{count(len(images), 'image')} of {count(len(images.classes), 'class')}, {count(chosen_views.count, 'view')} "
+        f"{count(len(kept), 'image')} of {count(len(kept.classes), 'class')}, {count(len(kept.views), 'view')} "
         f"of each: {out} ({size / 2**20:,.0f} MiB)",
         f"Train on them with: {command('train', heads, '--features', out)}",
     )
     return strict_status(strict, unreadable)
-
-
-def _trunk_model(name: str) -> TrunkModel:
-    """Return the model to extract from; a path is stored so that it is found from anywhere."""
-    from training.cached.feature_folder import TrunkModel
-    from zoo.models.card import read_card
-    from zoo.models.names import find_model
-    from zoo.models.registry import reference
-    from zoo.paths import expand
-
-    folder = find_model(name)
-    is_path = expand(name).resolve() == folder.resolve()
-    return TrunkModel(folder, read_card(folder), reference(folder) if is_path else name)
-
-
-def _views(model: TrunkModel, recipe: str | None, count: int, seed: int) -> Views:
-    from training.cached.feature_folder import views_of_model, views_of_recipe
-
-    if recipe is not None:
-        from training.overrides import resolve
-
-        return views_of_recipe(resolve(recipe), count, seed)
-    return views_of_model(model.folder, model.card.preprocessing, count, seed)

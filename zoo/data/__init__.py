@@ -19,6 +19,8 @@ from zoo.paths import expand, is_folder
 if TYPE_CHECKING:
     from zoo.data.dataset import Dataset
 
+__all__ = ["DATASETS", "class_folds", "export_dataset", "load_dataset"]
+
 Loader = Callable[[str, "str | Path | None"], "Dataset"]
 """`(split, data) -> Dataset`; `data` is the folder to look in, or None."""
 
@@ -95,6 +97,35 @@ def class_folds(dataset: Dataset, folds: int = 5, seed: int = 0) -> list[tuple[D
     fold_of_class[np.random.default_rng(seed).permutation(classes)] = np.arange(classes) % folds
     own = fold_of_class[dataset.labels]
     return [(subset(dataset, own != fold, "train"), subset(dataset, own == fold, "test")) for fold in range(folds)]
+
+
+def export_dataset(
+    name: str,
+    out: str | Path,
+    split: str = "test",
+    data: str | Path | None = None,
+    *,
+    merge_labels: bool = False,
+) -> Dataset:
+    """Write one split of a data set as a folder with one subfolder per class, and return the split.
+
+    Args:
+        name: As in `load_dataset`, as are `split` and `data`.
+        out: The folder to write.
+        split: The split.
+        data: The folder to look in.
+        merge_labels: Make one class of labels that differ by spaces, letter case or Unicode form alone.
+
+    Raises:
+        DatasetError: As `load_dataset`, or if the folder holds something else.
+    """
+    from zoo.data.dataset import export_folder
+    from zoo.data.labels import merge_spellings
+
+    images = load_dataset(name, split, data)
+    images = merge_spellings(images) if merge_labels else images
+    export_folder(images, out)
+    return images
 
 
 def check_dataset(name: str, split: str = "test", data: str | Path | None = None) -> None:

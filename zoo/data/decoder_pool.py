@@ -18,6 +18,7 @@ import threading
 import time
 from contextlib import suppress
 from io import FileIO
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from PIL import Image
@@ -26,10 +27,25 @@ from zoo.data import decoder
 from zoo.errors import ImageError, ImageTooLargeError
 from zoo.paths import child_environment, core_count
 
+ROOT = Path(__file__).parents[2]
 PIPE_BYTES = 2**20
 """Size of the pipes: a photograph and its pixels fit, so that neither side waits for the other."""
 BUFFER_BYTES = 2 * PIPE_BYTES
 """Bytes of an answer that are read at once."""
+PROGRAM = """\
+import importlib.util
+import sys
+
+spec = importlib.util.spec_from_file_location("decoder", sys.argv[1])
+decoder = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(decoder)
+sys.path.insert(0, sys.argv[2])
+decoder.main()
+"""
+"""The program of the processes; it gets the file of `zoo.data.decoder`, and the folder in which `zoo` is.
+
+A module is compiled once for all of them; a script would be in each of them.
+"""
 ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     # glibc would give the memory of each image back, and the kernel would clear its pages for the next.
@@ -66,7 +82,7 @@ class _DecoderProcess:
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-S", decoder.__file__],
+            [sys.executable, "-P", "-S", "-c", PROGRAM, decoder.__file__, str(ROOT)],
             bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

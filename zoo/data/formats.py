@@ -192,27 +192,26 @@ def _hub_version(name: str, folder: str) -> str:
 def _open(path: Path, hub: str | None, scratch: str) -> dict[str, Any]:
     """Return the splits of a data set, whose images are read one by one.
 
-    The library `datasets` imports torch to stream rows, so that files are read without it, and descriptions of images
-    that are files already are copied to the folder `scratch`.
+    The library `datasets` imports torch to stream rows, so that files are read without it, those of the Hub from the
+    Hub's cache, and descriptions of images that are files already are copied to the folder `scratch`.
     """
     try:
         import datasets
     except ModuleNotFoundError:
         raise missing("datasets", "datasets") from None
     try:
-        if hub is not None:
-            opened = datasets.load_dataset(hub, streaming=True)
-        elif any((path / name).is_file() for name in ON_DISK):
+        if hub is None and any((path / name).is_file() for name in ON_DISK):
             opened = datasets.load_from_disk(str(path))
-        elif path.is_dir():
-            files = datasets.load_dataset_builder(str(path)).config.data_files or {}
-            kinds = {Path(file).suffix.lower() for part in files.values() for file in part}
+        elif hub is not None or path.is_dir():
+            files = datasets.load_dataset_builder(hub or str(path), cache_dir=scratch).config.data_files or {}
+            kinds = {PurePosixPath(file).suffix.lower() for part in files.values() for file in part}
             if len(kinds) == 1 and kinds <= SHARDS.keys():
                 kind = SHARDS[kinds.pop()]
-                opened = {str(split): kind([Path(file) for file in part]) for split, part in files.items()}
+                opened = {str(split): kind(list(map(_fetched, part))) for split, part in files.items()}
             else:
+                folder = path if hub is None else _fetched_folder(hub)
                 with _without_progress():
-                    opened = datasets.load_dataset(str(path), cache_dir=scratch)
+                    opened = datasets.load_dataset(str(folder), cache_dir=scratch)
         else:
             opened = SHARDS[path.suffix.lower()]([path])
     except Exception as error:  # each format has errors of its own
@@ -221,6 +220,23 @@ def _open(path: Path, hub: str | None, scratch: str) -> dict[str, Any]:
         ) from None
     parts = dict(opened) if isinstance(opened, Mapping) else {"": opened}
     return parts if len(parts) > 1 else {"": next(iter(parts.values()))}
+
+
+def _fetched(file: str) -> Path:
+    """Return the path of a data file; of one on the Hub that of its copy in the Hub's cache."""
+    if not file.startswith("hf://"):
+        return Path(file)
+    from huggingface_hub import HfFileSystem, hf_hub_download
+
+    place: Any = HfFileSystem().resolve_path(file)
+    return Path(hf_hub_download(place.repo_id, place.path_in_repo, repo_type="dataset", revision=place.revision))
+
+
+def _fetched_folder(name: str) -> Path:
+    """Return the folder of a data set in the Hub's cache, with all its files."""
+    from huggingface_hub import snapshot_download
+
+    return Path(snapshot_download(name, repo_type="dataset"))
 
 
 @contextmanager

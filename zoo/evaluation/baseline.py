@@ -173,7 +173,7 @@ def save(
     """
     try:
         from zoo.models.baseline_folder import save_baseline
-        from zoo.models.pretrained.convert import find_start
+        from zoo.models.pretrained.start import find_start
     except ModuleNotFoundError as error:
         raise missing(error.name or "torch", "train") from None
     start, remark = find_start(model_text(name), architecture, mean, std, sha256, size)

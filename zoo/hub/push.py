@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from zoo.hub.model_page import OnnxGraph, graphs_of, readme
 from zoo.models.card import UNKNOWN_LICENCE, Card, read_card
 from zoo.models.folder import KNOWN_FILES, check_config, find_pickles, known_files, path_inside
 from zoo.models.names import find_model
+from zoo.models.registry import ModelLike
 from zoo.models.verify import verify, verify_records
 from zoo.paths import without_paths
 
@@ -86,7 +86,7 @@ class Publication:
 
 
 def push(
-    model: str | os.PathLike[str],
+    model: ModelLike,
     repo_id: str,
     private: bool | None = None,
     branch: str | None = None,
@@ -109,7 +109,7 @@ def push(
     The login is huggingface_hub's own: `hf auth login` or HF_TOKEN.
 
     Args:
-        model: A name or path.
+        model: The model.
         repo_id: `org/name`; a bare name goes under `ZOO_HUB_ORG`.
         private: Whether a new repository is private (default: the organisation's setting).
         branch: The branch, created if missing (default: main).

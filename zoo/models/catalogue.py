@@ -30,7 +30,15 @@ from zoo.models.folder import RELEVANCE_FILE, count_parameters
 from zoo.models.names import name_hint, similar_names
 from zoo.models.pretrained.packages import PACKAGES, WeightsPackage, installed_package
 from zoo.models.published import published_tables
-from zoo.models.registry import cached_folder, exists, folder_name, looks_like_path, model_folders, model_text
+from zoo.models.registry import (
+    ModelLike,
+    cached_folder,
+    exists,
+    folder_name,
+    looks_like_path,
+    model_folders,
+    model_text,
+)
 from zoo.models.results import read_results
 
 RECIPE = "recipe"
@@ -217,7 +225,7 @@ def _chosen(
     ]
 
 
-def info(name: str) -> ModelInfo:
+def info(name: ModelLike) -> ModelInfo:
     """Return the facts about a model, by name or path; about a timm model on the Hub after its first use here.
 
     Raises:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageDraw
+from PIL import Image
 from safetensors.numpy import load, save_file
 
 from zoo.data.preprocessing import to_pixels
@@ -47,6 +47,8 @@ def draw_images(count: int = 4, seed: int = 0) -> list[np.ndarray]:
 
 
 def _draw_image(width: int, height: int, random: np.random.Generator) -> np.ndarray:
+    from PIL import ImageDraw  # with its fonts, which no reader of golden images needs
+
     corners = random.integers(0, 256, (2, 2, 3), dtype=np.uint8)
     image = Image.fromarray(corners).resize((width, height), Image.Resampling.BILINEAR)
     pen = ImageDraw.Draw(image)

@@ -212,7 +212,14 @@ def open_session(path: Path, device: str):  # type: ignore[no-untyped-def]  # on
         raise UsageError(
             f"{provider} could not be started: {_gpu_problem()}. Or use device cpu.", code="device-unavailable"
         )
+    _release_memory()
     return session
+
+
+def _release_memory() -> None:
+    """Give the system the memory that loading a graph has freed: glibc keeps 31 MB of it for a graph of 10 MB."""
+    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):
+        trim(0)
 
 
 @cache

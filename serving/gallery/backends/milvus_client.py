@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from serving.gallery.types import SCHEME, is_address
+from serving.gallery.types import SCHEME
 from zoo.errors import BackendError, GalleryError, UsageError, missing
 
 PORT, EMBEDDED = 19530, "gallery"
@@ -295,7 +295,7 @@ def check_workers(address: str, workers: int) -> None:
     Raises:
         UsageError: If there are several (code "conflicting-options").
     """
-    if workers > 1 and is_address(address) and address_of(address).embedded:
+    if workers > 1 and address_of(address).embedded:
         raise UsageError(
             f"{address} is an embedded Milvus, which one process can open, not {workers} workers. Serve with --workers "
             "1, or use a Milvus server: milvus://host:19530/NAME.",

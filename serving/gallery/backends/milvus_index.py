@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import NoReturn
 
 import numpy as np
 
@@ -98,10 +98,10 @@ class MilvusIndex:
     def compact_in_background(self) -> None:
         """Do nothing, because Milvus compacts its collections itself."""
 
-    def compact(self) -> None:
+    def compact(self) -> NoReturn:
         raise UsageError(f"Milvus compacts {self._store.address} itself.", code="not-available")
 
-    def tune(self, recall: float, k: int = 10, kinds: Sequence[str] = ()) -> Any:
+    def tune(self, recall: float, k: int = 10, kinds: Sequence[str] = ()) -> NoReturn:
         raise UsageError(
             f"Milvus searches {self._store.address} by the index that its collection was made with: set "
             "ZOO_MILVUS_INDEX to FLAT (exact) or AUTOINDEX before zoo index makes a gallery.",

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import faiss
 import numpy as np
+import pyarrow as pa
 import pytest
 from pyarrow import compute, parquet
 
 from serving.gallery import VectorGallery
-from serving.gallery.parquet import INDEX, ITEMS, ImportedItems, export_gallery, import_gallery
+from serving.gallery.parquet import INDEX, ITEMS, REMOVED, ImportedItems, export_gallery, import_gallery
+from serving.gallery.types import ItemPlace
 from tests.raising import raises
 from tests.serving.gallery.test_database import full_disk
 from tests.serving.gallery.test_gallery import CARD, new_items, unit_rows
@@ -99,15 +101,84 @@ def test_removed_items_stay_removed_but_not_where_the_gallery_has_them(tmp_path:
             assert {item.source for item in gallery.store.items()} == {"2.png", "3.png"}
 
 
-@pytest.mark.parametrize("text", ["{}x", '[[1, null, null, "0"]]', "[[]]", '[["a", null, "http://b", "0"]]', "3"])
-def test_a_damaged_list_of_removed_items_is_refused_before_anything_is_imported(
-    path: Path, tmp_path: Path, text: str
+def test_any_number_of_removed_items_is_carried_over(tmp_path: Path) -> None:
+    places = [ItemPlace(0, f"{number}/{'a' * 4000}.png", None, PLACED, f"{number:064x}") for number in range(5000)]
+    with VectorGallery.create(tmp_path / "g", CARD, "toy") as gallery:
+        gallery.add(new_items(unit_rows(2)))
+        gallery.note_removed(places)
+    export_gallery(tmp_path / "g", tmp_path / "out")
+    import_gallery(tmp_path / "out", tmp_path / "back")
+    with VectorGallery.open(tmp_path / "back") as gallery:
+        assert [replace(place, id=0) for place in gallery.store.removed_places()] == places
+
+
+DIGEST = "0" * 64
+PLACE = {"source": "a.png", "key": None, "folder": PLACED, "content_sha256": DIGEST}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"source": None},
+        {"source": ""},
+        {"source": "a\nb"},
+        {"source": "a\0"},
+        {"source": "a" * 5000},
+        {"source": "a" * 10**6},
+        {"source": 3},
+        {"source": b"\xff\xfe"},
+        {"source": ["a"]},
+        {"source": {"path": "a"}},
+        {"key": ""},
+        {"key": "a\0"},
+        {"key": "k" * 300},
+        {"folder": "http://elsewhere/"},
+        {"folder": "file:///a%00b"},
+        {"folder": 1.5},
+        {"content_sha256": None},
+        {"content_sha256": DIGEST.upper().replace("0", "A")},
+        {"content_sha256": "0"},
+    ],
+    ids=lambda wrong: f"{wrong!r:.40}",
+)
+def test_hand_made_places_of_removed_items_are_refused_before_anything_is_imported(
+    path: Path, tmp_path: Path, wrong: dict[str, object]
 ) -> None:
     export_gallery(path, tmp_path / "out")
-    (tmp_path / "out" / "removed.json").write_text(text)
+    parquet.write_table(pa.Table.from_pylist([PLACE | wrong]), tmp_path / "out" / REMOVED)
+    refused(tmp_path)
+
+
+def test_places_of_removed_items_that_would_fill_the_memory_are_refused(path: Path, tmp_path: Path) -> None:
+    """Of few bytes: 200,000 places of 4,000 characters, whose distinct values are written once."""
+    export_gallery(path, tmp_path / "out")
+    table = pa.table({name: pa.array([value] * 200_000, pa.string()) for name, value in PLACE.items()})
+    table = table.set_column(0, "source", pa.array(["a" * 4000] * 200_000, pa.string()))
+    parquet.write_table(table, tmp_path / "out" / REMOVED, compression="zstd")
+    assert (tmp_path / "out" / REMOVED).stat().st_size < 10**6
+    refused(tmp_path)
+
+
+@pytest.mark.parametrize("form", ["text", "other columns", "half of them", "a folder", "a link to a folder"])
+def test_another_file_is_no_list_of_removed_items(path: Path, tmp_path: Path, form: str) -> None:
+    export_gallery(path, tmp_path / "out")
+    file = tmp_path / "out" / REMOVED
+    if form == "text":
+        file.write_text('[["a.png", null, null, "0"]]')
+    elif form == "a folder":
+        file.mkdir()
+    elif form == "a link to a folder":
+        file.symlink_to(tmp_path)
+    else:
+        parquet.write_table(pa.table({"source" if form == "half of them" else "other": ["a.png"]}), file)
+    refused(tmp_path)
+
+
+def refused(folder: Path) -> None:
+    """Assert that nothing of the export is imported."""
     with raises(GalleryError, "damaged-file"):
-        import_gallery(tmp_path / "out", tmp_path / "new")
-    assert not (tmp_path / "new").exists()
+        import_gallery(folder / "out", folder / "new")
+    assert not (folder / "new").exists()
 
 
 def test_a_full_disk_is_named_and_nothing_is_left(path: Path, tmp_path: Path) -> None:

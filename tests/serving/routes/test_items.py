@@ -19,6 +19,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from serving.gallery import NewItem, VectorGallery
+from serving.gallery.types import NO_PICTURE
 from serving.routes.items import stored_item
 from tests.serving import toys
 from tests.serving.running import local_client
@@ -436,3 +437,24 @@ def test_without_a_write_key_nothing_changes(service: TestClient, http: TestClie
         assert refusal(service.request(method, path, headers={"authorization": ""}, **values))[0] == 401
         assert refusal(http.request(method, path, **values)) == (403, "read_only")
     assert service.get("/stats").json()["change"] == before
+
+
+def test_long_lists_of_labels_and_values_are_bounded(model: Embedder, tmp_path: Path) -> None:
+    """One picture under 2,500 keys, each with a label and metadata of its own that are long."""
+    row = np.eye(toys.DIM, dtype=np.float32)[0]
+    path = tmp_path / "g"
+    with VectorGallery.create(path, model.card, str(model.folder)) as gallery:
+        gallery.add(
+            [
+                NewItem(
+                    f"{number}.png", row, NO_PICTURE, "0" * 64, f"{number} {'x' * 30_000}",
+                    {"text": f"{number} {'y' * 15_000}"}, key=str(number),
+                )
+                for number in range(2500)
+            ]
+        )  # fmt: skip
+    with local_client(path) as client:
+        for target in ("/labels?limit=10000", "/metadata?limit=10000"):
+            assert refusal(client.get(target)) == (422, "answer_too_large"), target
+        assert len(client.get("/labels?limit=1000").json()["labels"]) == 1000
+        assert len(client.get("/metadata?limit=1000").json()["values"]) == 1000

@@ -20,7 +20,9 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from serving.forms import FORM, MAX_FORM_BYTES
-from serving.gallery import VectorGallery
+from serving.gallery import NewItem, VectorGallery
+from serving.gallery import search as search_module
+from serving.gallery.types import NO_PICTURE
 from serving.schemas import MAX_QUERY_TEXT
 from tests import text_toys
 from tests.serving import toys
@@ -643,3 +645,55 @@ def test_a_large_image_in_json_is_decoded_as_it_was_encoded(http: TestClient) ->
     assert http.post("/embed", json={"image": encoded(image)}).json() == expected
     openai = http.post("/v1/embeddings", json={"input": encoded(image)}).json()
     assert openai["data"][0]["embedding"] == expected["embeddings"][0]
+
+
+# Bounds of an answer
+
+
+def filled(path: Path, model: Embedder, labels: list[str], metadata: dict[str, Any]) -> Path:
+    """Make a gallery of random vectors without pictures."""
+    rows = np.random.default_rng(0).normal(size=(len(labels), toys.DIM)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    with VectorGallery.create(path, model.card, str(model.folder)) as gallery:
+        gallery.add(
+            [
+                NewItem(f"{number}.png", row, NO_PICTURE, f"{number:064x}", label, metadata)
+                for number, (row, label) in enumerate(zip(rows, labels, strict=True))
+            ]
+        )
+    return path
+
+
+def test_groups_are_found_among_a_bounded_number_of_images(
+    tmp_path: Path, model: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oracle is a plain loop over all results."""
+    monkeypatch.setattr(search_module, "GROUPED", 150)
+    labels = ["of most"] * 500 + [f"of few {number}" for number in range(6)]
+    with local_client(filled(tmp_path / "g", model, labels, {})) as client:
+        everything = results(client, k=505)
+        for k, offset in ((1, 0), (2, 0), (4, 1), (300, 0)):
+            found = client.post("/search", params={"id": 1, "k": k, "offset": offset, "group_by": "label"}).json()
+            end = k + offset
+            expected: dict[str, int] = {}
+            for hit in everything[: end + 150]:
+                expected.setdefault(hit["label"], hit["id"])
+            assert [hit["id"] for hit in found["results"]] == list(expected.values())[offset:end]
+            assert bool(found["notes"]) == (len(expected) < end), (k, found["notes"])
+        assert client.post("/search", params={"id": 1, "k": 505, "group_by": "label"}).json()["notes"] == []
+
+
+def test_an_answer_is_bounded(tmp_path: Path, model: Embedder) -> None:
+    """32 queries for all metadata would make an answer of 50 MB here, and of 500 MB with a thousand results."""
+    metadata = {f"field {number}": "x" * 1500 for number in range(10)}
+    with local_client(filled(tmp_path / "g", model, ["label"] * 100, metadata)) as client:
+        files = [("image", toys.query(0))] * 32
+        whole = client.post("/search", params={"k": 100, "fields": "*"}, files=files[:2])
+        assert whole.status_code == 200
+        assert [len(part["results"]) for part in whole.json()["searches"]] == [100, 100]
+        assert whole.json()["searches"][0]["results"][0]["metadata"] == metadata
+        assert refusal(client.post("/search", params={"k": 100, "fields": "*"}, files=files)) == (
+            422,
+            "answer_too_large",
+        )
+        assert client.post("/search", params={"k": 100, "fields": "field 1"}, files=files).status_code == 200

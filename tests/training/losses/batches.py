@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from training.construction import construct
 from training.functional import Triplets
 from training.losses import LOSSES
 from training.losses.base import MetricLoss
+
+Naive = Callable[[np.ndarray, list[int]], float]
+Oracle = Callable[[nn.Module, Tensor, list[int]], float]
+"""Expected values as functions of the parameters. Losses that draw do so after torch.manual_seed(0)."""
 
 LABELS = [0, 1, 0, 2, 1, 1, 3, 2, 1]
 """Classes with two, four, two and one sample, in mixed order."""
@@ -90,3 +95,34 @@ def unit(x: np.ndarray) -> np.ndarray:
 def mean(values: list[float]) -> float:
     """0 of no values."""
     return sum(values) / max(1, len(values))
+
+
+def above(values: list[float]) -> list[float]:
+    return [max(0.0, value) for value in values]
+
+
+def near(y: list[int]) -> list[tuple[int, int]]:
+    return [(a, p) for a in range(len(y)) for p in positives(y, a)]
+
+
+def far(y: list[int]) -> list[tuple[int, int]]:
+    return [(a, n) for a in range(len(y)) for n in negatives(y, a)]
+
+
+def nonzero(values: list[float]) -> float:
+    """The mean of the terms above zero. What is less than rounding counts as zero."""
+    return mean([value for value in values if value > 1e-7])
+
+
+def of_pairs(naive: Naive) -> Oracle:
+    return lambda loss, embeddings, y: naive(embeddings.numpy(), y)
+
+
+def of_cosines(naive: Naive) -> Oracle:
+    """naive: of the cosines of embeddings and class vectors, [b, classes]."""
+
+    def oracle(loss: nn.Module, embeddings: Tensor, y: list[int]) -> float:
+        (vectors,) = loss.parameters()
+        return naive(embeddings.numpy() @ unit(vectors.detach().numpy()).T, y)
+
+    return oracle

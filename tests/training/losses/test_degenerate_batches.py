@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,13 +16,21 @@ from torch import Tensor, nn
 from tests.training.losses.batches import (
     BATCHES,
     ROWS,
+    Naive,
+    Oracle,
+    above,
     all_triplets,
     create,
     distance,
+    far,
     indices,
     mean,
+    near,
     negatives,
+    nonzero,
     normalised,
+    of_cosines,
+    of_pairs,
     positives,
     rows,
     unit,
@@ -30,22 +40,6 @@ from training.losses import LOSSES
 from training.losses.group import GroupLoss, choose_anchors
 from training.losses.n_pair import choose_pairs
 from training.losses.quadruplet import add_second_negatives
-
-Naive = Callable[[np.ndarray, list[int]], float]
-Oracle = Callable[[nn.Module, Tensor, list[int]], float]
-"""Expected values as functions of the parameters. Losses that draw do so after torch.manual_seed(0)."""
-
-
-def above(values: list[float]) -> list[float]:
-    return [max(0.0, value) for value in values]
-
-
-def near(y: list[int]) -> list[tuple[int, int]]:
-    return [(a, p) for a in range(len(y)) for p in positives(y, a)]
-
-
-def far(y: list[int]) -> list[tuple[int, int]]:
-    return [(a, n) for a in range(len(y)) for n in negatives(y, a)]
 
 
 def snr(x: np.ndarray, y: np.ndarray) -> float:
@@ -59,11 +53,6 @@ def contrastive(e: np.ndarray, y: list[int]) -> float:
 
 def triplet(e: np.ndarray, y: list[int]) -> float:
     return mean(above([distance(e[a], e[p]) - distance(e[a], e[n]) + 0.2 for a, p, n in all_triplets(y)]))
-
-
-def margin(e: np.ndarray, y: list[int]) -> float:
-    terms = above([distance(e[a], e[p]) - 1 for a, p in near(y)] + [1.4 - distance(e[a], e[n]) for a, n in far(y)])
-    return sum(terms) / max(1, sum(term > 0 for term in terms))
 
 
 def snr_triplet(e: np.ndarray, y: list[int]) -> float:
@@ -168,22 +157,12 @@ def smooth_ap(e: np.ndarray, y: list[int]) -> float:
     return mean(terms)
 
 
-def nonzero(values: list[float]) -> float:
-    """The mean of the terms above zero. What is less than rounding counts as zero."""
-    return mean([value for value in values if value > 1e-7])
-
-
 def contrastive_active(e: np.ndarray, y: list[int]) -> float:
     return nonzero([distance(e[a], e[p]) for a, p in near(y)]) + nonzero([1 - distance(e[a], e[n]) for a, n in far(y)])
 
 
 def triplet_active(e: np.ndarray, y: list[int]) -> float:
     return nonzero([distance(e[a], e[p]) - distance(e[a], e[n]) + 0.2 for a, p, n in all_triplets(y)])
-
-
-def margin_by_triplets(e: np.ndarray, y: list[int]) -> float:
-    close = [distance(e[a], e[p]) - 1 for a, p, _ in all_triplets(y)]
-    return nonzero(close + [1.4 - distance(e[a], e[n]) for a, _, n in all_triplets(y)])
 
 
 def snr_triplet_active(e: np.ndarray, y: list[int]) -> float:
@@ -268,9 +247,9 @@ def log_one_plus(exponents: list[float]) -> float:
 def angular(e: np.ndarray, pairs: list[tuple[int, int]], others: list[list[int]]) -> float:
     """With tan(45 degrees) = 1, weight 2 and nu 0.005."""
     phi, terms = zero_or_unit(e), []
-    for (a, p), far in zip(pairs, others, strict=True):
-        dots = [e[a] @ e[n] - e[a] @ e[p] for n in far]
-        angles = [4 * (phi[a] + phi[p]) @ phi[n] - 4 * phi[a] @ phi[p] for n in far]
+    for (a, p), away in zip(pairs, others, strict=True):
+        dots = [e[a] @ e[n] - e[a] @ e[p] for n in away]
+        angles = [4 * (phi[a] + phi[p]) @ phi[n] - 4 * phi[a] @ phi[p] for n in away]
         terms.append(log_one_plus(dots) + 2 * log_one_plus(angles))
     return mean(terms) + 0.005 * mean([float(row @ row) for row in e])
 
@@ -370,27 +349,12 @@ def quadruplet_of(given: bool) -> tuple[nn.Module, Oracle]:
     return create("quadruplet"), oracle
 
 
-def of_pairs(naive: Naive) -> Oracle:
-    return lambda loss, embeddings, y: naive(embeddings.numpy(), y)
-
-
-def of_cosines(naive: Naive) -> Oracle:
-    """naive: of the cosines of embeddings and class vectors, [b, classes]."""
-
-    def oracle(loss: nn.Module, embeddings: Tensor, y: list[int]) -> float:
-        (vectors,) = loss.parameters()
-        return naive(embeddings.numpy() @ unit(vectors.detach().numpy()).T, y)
-
-    return oracle
-
-
 BY_PAIRS: dict[str, Naive] = {
     "circle": circle,
     "contrastive": contrastive,
     "fastap": fastap,
     "histogram": histogram,
     "lifted": lifted,
-    "margin": margin,
     "ms": multi_similarity,
     "ntxent": nt_xent,
     "recall": recall_at_k,
@@ -407,12 +371,21 @@ BY_CLASS: dict[str, Naive] = {
     "proxynca": proxy_nca,
     "pa": proxy_anchor,
 }
+
+
+def of_tests() -> dict[str, tuple[nn.Module, Oracle]]:
+    """Return the cases that tests of single losses have in `ORACLES`."""
+    names = sorted(path.stem for path in Path(__file__).parent.glob("test_*.py") if path != Path(__file__))
+    modules = (import_module(f"{__package__}.{name}") for name in names)
+    return {case: oracle for module in modules for case, oracle in getattr(module, "ORACLES", {}).items()}
+
+
 CASES: dict[str, tuple[nn.Module, Oracle]] = {
+    **of_tests(),
     **{name: (create(name, 4), of_pairs(naive)) for name, naive in BY_PAIRS.items()},
     **{name: (create(name, 4), of_cosines(naive)) for name, naive in BY_CLASS.items()},
     "contrastive, active_only": (create("contrastive", active_only=True), of_pairs(contrastive_active)),
     "triplet, active_only": (create("triplet", active_only=True), of_pairs(triplet_active)),
-    "margin, by_triplets": (create("margin", by_triplets=True), of_pairs(margin_by_triplets)),
     "snr-contrastive, active_only": (create("snr-contrastive", active_only=True), of_pairs(snr_contrastive_active)),
     "snr, active_only": (create("snr", active_only=True), of_pairs(snr_triplet_active)),
     "proxynca, positive_in_denominator": (

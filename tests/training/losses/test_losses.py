@@ -202,7 +202,7 @@ def test_double_embeddings_need_no_double_loss(name: str) -> None:
     assert single.item() == pytest.approx(loss.double()(embeddings, y).item(), rel=1e-6, abs=1e-7)
 
 
-JOINED, REFUSED, WITHOUT = ["margin", "triplet", "snr"], ["npair", "angular", "quadruplet"], ["pa", "histogram"]
+JOINED = ["margin", "triplet", "snr", "histogram", "npair", "angular"]
 
 
 @pytest.mark.parametrize("name", JOINED)
@@ -219,7 +219,7 @@ def test_pairs_become_the_triplets_of_their_anchors(name: str) -> None:
     assert value_of(name, embeddings, y, indices_tuple=pairs) == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize("name", [*REFUSED, *WITHOUT])
+@pytest.mark.parametrize("name", ["quadruplet", "dance", "group", "recall"])
 def test_other_tuples_than_those_of_a_loss_are_one_error(name: str) -> None:
     embeddings, y = batch(0, LABELS)
     with raises(UsageError, "invalid-value"):
@@ -240,11 +240,12 @@ def test_plain_tuples_are_those_of_their_kind(name: str) -> None:
 COMPARING = [name for name in LOSSES if LOSSES[name].compares_references]
 
 
-@pytest.mark.parametrize("name", [name for name in COMPARING if name != "angular"])  # takes no pairs
+@pytest.mark.parametrize("name", COMPARING)
 def test_references_are_what_the_embeddings_are_compared_with(name: str) -> None:
     """The loss is that of a batch which the references have joined, over pairs whose anchors are the embeddings."""
     (rows, y), (references, other) = batch(0, [0, 1, 2, 1]), batch(1, [1, 0, 2, 2, 0, 3])
     args = {"kept_only": True} if name == "ms" else {"nu": 0} if "nu" in signature(LOSSES[name]).parameters else {}
+    args |= {"pairs": "all"} if name == "angular" else {}
     loss, every = create(name, 4, **args), EmbeddingBatch(rows, y, references, other)
     joined, labels = torch.cat([rows, references]), torch.cat([y, other])
     a, p, b, n = every.all_pairs()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from tests.training.losses.batches import create
+from tests.training.losses.batches import above, all_triplets, create, distance, far, near, nonzero, of_pairs
 from training.functional import Triplets
 from training.losses.margin import MarginLoss
 
@@ -30,6 +30,23 @@ def naive(
             if term > 0:
                 total, active = total + term, active + 1
     return total / max(active, 1)
+
+
+def margin(e: np.ndarray, y: list[int]) -> float:
+    terms = above([distance(e[a], e[p]) - 1 for a, p in near(y)] + [1.4 - distance(e[a], e[n]) for a, n in far(y)])
+    return sum(terms) / max(1, sum(term > 0 for term in terms))
+
+
+def margin_by_triplets(e: np.ndarray, y: list[int]) -> float:
+    close = [distance(e[a], e[p]) - 1 for a, p, _ in all_triplets(y)]
+    return nonzero(close + [1.4 - distance(e[a], e[n]) for a, _, n in all_triplets(y)])
+
+
+ORACLES = {
+    "margin": (create("margin"), of_pairs(margin)),
+    "margin, by_triplets": (create("margin", by_triplets=True), of_pairs(margin_by_triplets)),
+}
+"""Losses and their values by a loop, which `test_degenerate_batches.py` compares on batches of every kind."""
 
 
 @pytest.mark.parametrize("seed", range(5))

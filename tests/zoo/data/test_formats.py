@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import subprocess
 import sys
 import tarfile
@@ -18,6 +19,7 @@ from PIL import Image
 
 import zoo
 from tests.raising import raises
+from tests.zoo.hub_server import serving
 from zoo.data import load_dataset
 from zoo.data.dataset import export_folder, subset
 from zoo.data.table import load_unlabelled
@@ -285,6 +287,49 @@ def test_a_name_on_the_hub_without_a_network_says_so(monkeypatch: pytest.MonkeyP
         with pytest.raises(zoo.errors.ZooError) as refusal:
             zoo.evaluate(MODEL, data=name)
         assert refusal.value.code == "offline"
+
+
+OF_THE_HUB = """
+import sys
+from zoo.data import load_dataset
+images = load_dataset("folder", "test", "org/birds")
+names = [images.classes[label] for label in images.labels]
+print(sorted(names), "torch" in sys.modules)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["parquet", "tar", "files"])
+def test_a_data_set_of_the_hub_is_read(birds: Path, tmp_path: Path, kind: str) -> None:
+    pytest.importorskip("datasets")
+    expected = sorted(label for _, label in files(birds, "test"))
+    repository: dict[str, bytes] = {}
+    for split in ("train", "test"):
+        if kind == "parquet":
+            embedded(birds)[split].to_parquet(str(tmp_path / "part.parquet"))
+            repository[f"data/{split}-00000-of-00001.parquet"] = (tmp_path / "part.parquet").read_bytes()
+        elif kind == "tar":
+            members = {}
+            for number, (file, label) in enumerate(files(birds, split)):
+                members[f"{number}.png"] = file.read_bytes()
+                members[f"{number}.json"] = json.dumps({"label": label}).encode()
+            repository[f"data/{split}-00000.tar"] = tar_of(tmp_path / "part.tar", members).read_bytes()
+        else:
+            repository |= {
+                f"{split}/{label}/{number}.png": file.read_bytes()
+                for number, (file, label) in enumerate(files(birds, split))
+            }
+    with serving({f"org/birds/{name}": data for name, data in repository.items()}) as (url, _):
+        homes = {
+            "HF_ENDPOINT": url,
+            "HF_HOME": str(tmp_path / "hub"),
+            "ZOO_HOME": str(tmp_path / "zoo"),
+            "HF_HUB_OFFLINE": "0",
+        }
+        run = subprocess.run(
+            [sys.executable, "-c", OF_THE_HUB], env={**os.environ, **homes}, capture_output=True, text=True, check=True
+        )
+    assert run.stdout == f"{expected} False\n"
 
 
 def test_rows_without_labels_can_be_read(birds: Path, own_zoo: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import io
 import json
@@ -410,3 +411,28 @@ def test_a_login_page_in_place_of_the_hub_is_a_hub_error(tmp_path: Path) -> None
     assert "org/toy" in out.stderr
     assert url in out.stderr
     assert "Traceback" not in out.stderr
+
+
+LOADED = """
+import ctypes
+from pathlib import Path
+import zoo
+
+def private():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1024
+
+model = zoo.load("photos", runtime="onnx")
+before = private()
+ctypes.CDLL(None).malloc_trim(0)
+print(before - private())
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="it is glibc that keeps freed memory")
+def test_loading_leaves_no_freed_memory_in_the_process() -> None:
+    """ONNX Runtime reads a graph, and copies its weights in the order in which it computes, before it frees the first.
+
+    Without `_release_memory`, glibc keeps 31 MB for the next allocation, of a graph of 10 MB.
+    """
+    assert float(run_python(LOADED)) < 8

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from training.recipes.common import PHOTO_DATASETS
 from training.studies.papers.claims import NO_DECORRELATION, WITHOUT, arm, group_arm, rho_claims, sharing_arm
-from training.studies.papers.years import BETTER, LOSSES, VARIANTS
+from training.studies.papers.years import BETTER, YEARS
 from training.studies.study import DECAY, MAP_AT_R, R1, Arm, Claim, Study, Trend
 
 OBJECTIVES = (
@@ -70,12 +70,11 @@ def _claims() -> tuple[Claim, ...]:
 
 
 def _arms() -> tuple[Arm, ...]:
-    years = {loss.small: loss.year for loss in LOSSES} | VARIANTS
     plain = arm("group", "objective.method_args.pretraining=100000", label="cross entropy")
     variants = [arm("margin", f"batch.per_class={number}", label=label) for number, label in PER_CLASS.items()]
     return (
         *BASELINES,
-        *(replace(arm(objective), x=years[objective]) for objective in OBJECTIVES),
+        *(replace(arm(objective), x=YEARS[objective]) for objective in OBJECTIVES),
         *map(arm, ("r-margin", "r-contrastive", "triplet-r", "triplet-s")),
         *variants,
         *map(arm, ("diva-ds", "diva-di", "diva-dn", "diva")),

@@ -64,17 +64,15 @@ LOSSES = (
 """The losses by year: that of Reality's table 6 and of the paper that it cites there; for losses that the table does
 not have, of the paper that the loss's file in `training/losses` names."""
 
-VARIANTS = {
+YEARS = {
     **{f"triplet-{miner}": 2006 for miner in "rhd"},
     "margin06": 2017,
     "snr": 2019,
-    "subcenter": 2020,
-    "smoothap": 2020,
-    "recall": 2022,
-    "simix": 2022,
     **{f"r-{loss}": 2020 for loss in RHO},
+    **{method: settings.year for method, settings in LATER_LOSSES.items()},
+    **{loss.small: loss.year for loss in LOSSES},
 }
-"""Years of other objectives by method: variants of the losses above, and losses of later papers."""
+"""Years of all objectives by method: variants of losses, objectives of later papers, and the losses above."""
 
 BETTER = "newer losses are better"
 
@@ -129,14 +127,13 @@ def _tuned() -> Study:
 
 
 def _objectives() -> Study:
-    years = {loss.small: loss.year for loss in LOSSES} | VARIANTS
     methods = dict.fromkeys(("margin", *TABLE_2, *LATER_LOSSES, *(f"r-{loss}" for loss in RHO)))
     alike = [loss.small for loss in LOSSES if loss.tuned and loss.small != "margin"]
     return Study(
         "claims/objectives",
         "All objectives under one protocol",
         "Revisiting, table 2; Reality, abstract; papers since",
-        tuple(replace(arm(method), x=years[method]) for method in methods),
+        tuple(replace(arm(method), x=YEARS[method]) for method in methods),
         (R1, MAP_AT_R, DECAY),
         (
             *(Claim(f"{method} lies within {CLOSE} of margin", method, "margin", within=CLOSE) for method in alike),

@@ -108,7 +108,6 @@ def test_an_embedded_milvus_is_for_one_process(tmp_path: Path, capfd: Capture) -
         check_workers(f"milvus://{tmp_path}/birds.db", 2)
     check_workers(f"milvus://{tmp_path}/birds.db", 1)
     check_workers("milvus://host/birds", 2)
-    check_workers(str(tmp_path), 2)
 
 
 def test_another_collection_is_not_taken_for_a_gallery(address: str) -> None:

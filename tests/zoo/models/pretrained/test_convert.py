@@ -77,7 +77,7 @@ def test_googlenet_gives_torchvisions_features(tmp_path: Path) -> None:
             module.bias.data.uniform_(0, 1)  # otherwise the activations vanish in the deep layers
     sha256 = publish(tmp_path / "net.pth", peer.state_dict())
     out = tmp_path / "new" / "out"
-    convert(tmp_path / "net.pth", "googlenet", out, sha256.upper())
+    convert(tmp_path / "net.pth", out, architecture="googlenet", sha256=sha256.upper())
     trunk = create_trunk("googlenet", 3, pretrained=str(out)).eval()
     peer.fc = torch.nn.Identity()
     x = torch.randn(2, 3, 64, 64)
@@ -95,7 +95,7 @@ def test_any_timm_architecture_with_its_own_key_map(tmp_path: Path) -> None:
     assert old.keys() != new.keys()
     publish(tmp_path / "net.pth", {"state_dict": old})
     out = tmp_path / "out"
-    convert(tmp_path / "net.pth", "densenet121", out)
+    convert(tmp_path / "net.pth", out, architecture="densenet121")
     trunk = create_trunk("densenet121", 3, pretrained=str(out))
     assert all(torch.equal(tensor, state[name]) for name, tensor in trunk.state_dict().items())
     config = json.loads((out / "config.json").read_text())
@@ -118,22 +118,22 @@ def test_only_tensors_are_unpickled(tmp_path: Path, legacy: bool) -> None:
     file, mark = tmp_path / "net.pth", tmp_path / "mark"
     sha256 = publish(file, {"conv1.weight": Bomb(mark)}, legacy)
     with raises(UsageError, "unsafe-file"):
-        convert(file, "resnet18", tmp_path / "out", sha256)
+        convert(file, tmp_path / "out", architecture="resnet18", sha256=sha256)
     assert not mark.exists()
     file.write_bytes(pickle.dumps({"conv1.weight": Bomb(mark)}))
     with raises(UsageError, "unsafe-file"):
-        convert(file, "resnet18", tmp_path / "out", hashlib.sha256(file.read_bytes()).hexdigest())
+        convert(file, tmp_path / "out", architecture="resnet18", sha256=hashlib.sha256(file.read_bytes()).hexdigest())
     assert not mark.exists()
 
 
 def test_a_pickled_network_is_refused_by_its_class_and_without_torch_s_advice(tmp_path: Path) -> None:
     torch.save(torch.nn.Linear(1, 1), tmp_path / "net.pth")
     with raises(UsageError, "unsafe-file", "torch.nn.modules.linear.Linear") as caught:
-        convert(tmp_path / "net.pth", "resnet18", tmp_path / "out")
+        convert(tmp_path / "net.pth", tmp_path / "out", architecture="resnet18")
     assert "\x1b" not in str(caught.value)
     (tmp_path / "net.pth").write_bytes(b"no pickle")
     with raises(UsageError, "unsafe-file", "cannot be read"):
-        convert(tmp_path / "net.pth", "resnet18", tmp_path / "out")
+        convert(tmp_path / "net.pth", tmp_path / "out", architecture="resnet18")
 
 
 def test_another_file_than_the_public_one_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,13 +141,13 @@ def test_another_file_than_the_public_one_is_not_opened(tmp_path: Path, monkeypa
     sha256 = publish(file, caffe_state())
     monkeypatch.setattr("torch.load", lambda *_, **__: pytest.fail("opened"))
     with raises(UsageError, "hash-mismatch") as caught:
-        convert(file, "bn_inception", out)
+        convert(file, out, architecture="bn_inception")
     assert all(value in str(caught.value) for value in (sha256, "52deb4733", "--sha256"))
     with raises(UsageError, "hash-mismatch") as caught:
-        convert(file, "bn_inception", out, "0" * 64)
+        convert(file, out, architecture="bn_inception", sha256="0" * 64)
     assert all(value in str(caught.value) for value in (sha256, "0" * 64))
     with raises(UsageError, "invalid-value"):
-        convert(file, "bn_inception", out, "52deb4733")
+        convert(file, out, architecture="bn_inception", sha256="52deb4733")
     assert not out.exists()
 
 
@@ -163,20 +163,21 @@ def test_another_file_than_the_public_one_is_not_opened(tmp_path: Path, monkeypa
 def test_other_weights_are_refused(tmp_path: Path, state: object, error: type[ZooError], code: str) -> None:
     sha256 = publish(tmp_path / "net.pth", state)
     with raises(error, code):
-        convert(tmp_path / "net.pth", "resnet18", tmp_path / "out", sha256)
+        convert(tmp_path / "net.pth", tmp_path / "out", architecture="resnet18", sha256=sha256)
     assert [path.name for path in tmp_path.iterdir()] == ["net.pth"]
 
 
 def test_wrong_paths_and_architectures_are_refused(tmp_path: Path) -> None:
     with raises(UsageError, "not-found"):
-        convert(tmp_path / "none.pth", "googlenet", tmp_path / "out")
+        convert(tmp_path / "none.pth", tmp_path / "out", architecture="googlenet")
     with raises(RecipeError, "weights-not-found"):
-        convert(tmp_path, "googlenet", tmp_path / "out")
+        convert(tmp_path, tmp_path / "out", architecture="googlenet")
     (tmp_path / "full" / "of").mkdir(parents=True)
     with raises(UsageError, "already-exists"):
-        convert(tmp_path / "none.pth", "googlenet", tmp_path / "full")
+        convert(tmp_path / "none.pth", tmp_path / "full", architecture="googlenet")
+    (tmp_path / "empty.pth").touch()
     with raises(RecipeError, "unknown-name") as caught:
-        convert(tmp_path / "none.pth", "google_net", tmp_path / "out")
+        convert(tmp_path / "empty.pth", tmp_path / "out", architecture="google_net")
     assert "'googlenet'" in str(caught.value)
 
 
@@ -210,7 +211,7 @@ def test_an_embedding_layer_is_named_and_can_be_kept(embedding_net: Path, capsys
         expected = rows / rows.norm(dim=1, keepdim=True)
         torch.testing.assert_close(model.module(images), expected, atol=1e-5, rtol=1e-5)
     with raises(UsageError, "unknown-name", "last_linear"):
-        convert(embedding_net, "resnet10t", embedding_net.parent / "other", head="lastlinear")
+        convert(embedding_net, embedding_net.parent / "other", architecture="resnet10t", head="lastlinear")
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -219,5 +220,5 @@ def test_weights_that_are_not_finite_are_refused(embedding_net: Path, value: flo
     state["layer1.0.conv1.weight"][0, 0, 0, 0] = value
     torch.save(state, embedding_net)
     with raises(UsageError, "invalid-value", "layer1.0.conv1.weight"):
-        convert(embedding_net, "resnet10t", embedding_net.parent / "out")
+        convert(embedding_net, embedding_net.parent / "out", architecture="resnet10t")
     assert not (embedding_net.parent / "out").exists()
