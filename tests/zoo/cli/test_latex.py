@@ -51,11 +51,11 @@ def test_a_reproduction(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_health_of_a_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from training.health import run_folder
+    from training.health import doctor
 
     record = {"epoch": 1, "indicators": {}}
-    monkeypatch.setattr(run_folder, "find_run", lambda _: tmp_path / "run_1%")
+    monkeypatch.setattr(doctor, "find_run", lambda _: tmp_path / "run_1%")
     history = History(records=[record])  # type: ignore[call-arg,list-item]
-    monkeypatch.setattr(run_folder, "read_history", lambda _: history)
+    monkeypatch.setattr(doctor, "read_history", lambda _: history)
     assert main(["doctor", "run", "--latex"]) in (0, 1)
     assert_compiles(capsys.readouterr().out)
