@@ -39,7 +39,7 @@ pytestmark = pytest.mark.slow
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 SAMPLING = 0.05
-"""How far the recall of 300 queries may lie below that of the 500 by which an index was tuned: 6 standard deviations."""
+"""How far recall by 300 queries may lie below that by the 500 of the tuning: six standard deviations."""
 POLLS = 20_000
 
 
