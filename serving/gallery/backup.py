@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +19,7 @@ from serving.gallery.gallery import STORE, VectorGallery, is_gallery
 from serving.gallery.index_files import check_facts, check_hashes, read_facts, read_plan
 from serving.gallery.originals import copy_folders
 from serving.gallery.store import MODEL, Store
+from serving.gallery.tune import QUERIES as SAMPLED
 from serving.gallery.tune import SearchableIndex, nearest_in_blocks
 from serving.gallery.types import Block, Item, NewItem, StoreChanges, Thumbnail, equal_blocks, is_unit
 from zoo.console import count
@@ -236,9 +238,16 @@ def _search_check(index: SearchableIndex, queries: np.ndarray, nearest: np.ndarr
 def _recall_check(gallery: VectorGallery, store: Store) -> Check:
     plan = read_plan(store)
     recall = gallery.recall(plan.k) or 1.0
-    return Check(
-        "recall", recall >= plan.recall - 0.01, f"{recall:.4f} of the {plan.k} nearest; tuned for {plan.recall}"
-    )
+    is_held = recall >= plan.recall - _sampling_error(plan.recall)
+    return Check("recall", is_held, f"{recall:.4f} of the {plan.k} nearest; tuned for {plan.recall}")
+
+
+def _sampling_error(recall: float) -> float:
+    """Return how far the recalls of two samples of queries may lie apart: three standard errors, and at least .01.
+
+    The neighbours of a query count as one observation, as if all of them were found or none.
+    """
+    return max(0.01, 3 * math.sqrt(2 * recall * (1 - recall) / SAMPLED))
 
 
 def _copy_store(source: Path, target: Path, progress: Progress) -> None:

@@ -472,16 +472,11 @@ def _training_sample(index: faiss.Index, vectors: np.ndarray) -> np.ndarray:
     return vectors[np.sort(np.random.default_rng(0).choice(len(vectors), wanted, replace=False))]
 
 
-def _lists(n: int) -> int:
-    """Return the number of lists: about 4 sqrt(n), as in FAISS's guidelines, with at least 39 vectors per list."""
-    return max(1, min(int(4 * math.sqrt(n)), n // 39))
-
-
 def _ivf_rabitq(n: int, dim: int) -> str:
     """Return lists around centroids, and one bit for each number of a vector (RaBitQ; Gao and Long, SIGMOD 2024).
 
     A vector takes dim / 8 bytes, 8 for two factors of its estimate, and 8 for its row. There are a fifth as many lists
-    as `_lists`: each one that is probed costs a table of the query, and centroids count among a vector's bytes.
+    as FAISS's guidelines have: each one that is probed costs a table of the query, and centroids count among the bytes.
     """
     return f"IVF{max(1, int(0.8 * math.sqrt(n)))},RaBitQfs"
 
@@ -506,7 +501,6 @@ KINDS: dict[str, IndexKind] = {
     "flat": IndexKind(0, lambda n, dim: "Flat", (0,), (1,), _plain),
     "flat-fp16": IndexKind(1, lambda n, dim: "SQfp16", (0,), (1, 2), _plain),
     "hnsw": IndexKind(100, lambda n, dim: "HNSW32_SQfp16", (16, 32, 64, 128, 256, 512), (1, 2), _graph),
-    "ivf-sq8": IndexKind(1000, lambda n, dim: f"IVF{_lists(n)},SQ8", _PROBES, (1, 4), _inverted),
     "ivf-rabitq": IndexKind(1000, _ivf_rabitq, _PROBES, (2, 4, 8, 16, 32), _inverted),
 }
 """All kinds, the simplest first. `flat` is exact; the others are stored beside the exact rows."""

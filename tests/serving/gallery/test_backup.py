@@ -170,3 +170,19 @@ def test_the_store_and_the_card_alone_are_a_gallery(path: Path, tmp_path: Path) 
         gallery.index.compact()
     assert content(tmp_path / "copy") == content(path)
     assert [check.name for check in verify_gallery(tmp_path / "copy") if check.ok is False] == []
+
+
+def test_a_recall_may_lie_below_the_one_tuned_for_by_the_error_of_a_sample(tmp_path: Path) -> None:
+    """The index was tuned by 500 of its vectors, and is verified by others: chance decides about some hundredths."""
+    path = tmp_path / "g"
+    with VectorGallery.create(path, CARD, "toy") as gallery:
+        gallery.add(new_items(unit_rows(2500)))
+        gallery.store.set_state("plan", json.dumps({"kind": "ivf-rabitq", "recall": 0.8, "k": 5}))
+        gallery.index.compact()
+        recall = gallery.recall(5)
+        assert recall is not None
+        assert 0.8 < recall < 0.9
+        for asked, is_held in ((recall + 0.03, True), (recall + 0.1, False)):
+            gallery.store.set_state("plan", json.dumps({"kind": "ivf-rabitq", "recall": asked, "k": 5}))
+            (check,) = (check for check in verify_gallery(path) if check.name == "recall")
+            assert check.ok is is_held, check

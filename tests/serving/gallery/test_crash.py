@@ -38,6 +38,8 @@ from zoo.errors import ModelChangedError
 pytestmark = pytest.mark.slow
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+SAMPLING = 0.05
+"""How far recall by 300 queries may lie below that by the 500 of the tuning: six standard deviations."""
 POLLS = 20_000
 
 
@@ -245,7 +247,7 @@ def still_right(reader: VectorGallery, ledger: Ledger) -> VectorGallery:
 
 
 def check_searches(gallery: VectorGallery, plan: TuningPlan, rng: np.random.Generator) -> float:
-    """Check that similarities are those of the store's vectors and that the recall is at least the plan's.
+    """Check that similarities are those of the store's vectors and that the recall is the plan's.
 
     Return the recall of the k nearest, of up to 300 items as queries.
     """
