@@ -284,7 +284,11 @@ class Gallery:
         return calibrate_gallery(self.vectors, queries)
 
     def verify(self) -> list[Check]:
-        """Check the database, the index and its searches; the checks tell what does not hold."""
+        """Check the database, the index and its searches; the checks tell what does not hold.
+
+        Raises:
+            UsageError: If the gallery is in Milvus (code "not-available").
+        """
         return list(verify_gallery(check_folder(self.address, "Milvus checks its collections itself.")))
 
     def backup(self, out: str | os.PathLike[str]) -> BackupInfo:
@@ -309,12 +313,20 @@ class Gallery:
         """Copy the gallery to a folder or an address in Milvus; return the number of items, and of the new ones there.
 
         Images that exist there are skipped, so that the same call continues after an interruption.
+
+        Raises:
+            ModelMismatchError: If another model embedded the gallery that is there.
+            GalleryError: If a gallery is damaged or cannot be reached.
         """
         return copy_gallery(self.address, os.fspath(backend))
 
     @classmethod
     def restore(cls, backup: str | os.PathLike[str], out: str | os.PathLike[str]) -> Self:
         """Make a gallery from a backup, verify it, and return it.
+
+        Args:
+            backup: A folder that `backup` has written.
+            out: A new folder.
 
         Raises:
             GalleryError: If a file of the backup has changed, or the gallery is not valid.
@@ -325,6 +337,10 @@ class Gallery:
     @classmethod
     def read_export(cls, export: str | os.PathLike[str], gallery: str | os.PathLike[str]) -> Self:
         """Add the items of an export to a gallery, which is made if it does not exist, and return it.
+
+        Args:
+            export: A folder that `export` has written.
+            gallery: The gallery: a folder, or an address in Milvus.
 
         Raises:
             GalleryError: If the export is incomplete or damaged.

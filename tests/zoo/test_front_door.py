@@ -40,6 +40,41 @@ def test_every_public_name_exists() -> None:
         zoo.trian  # noqa: B018
 
 
+MODULES = (zoo, zoo.data, zoo.evaluation)
+
+
+def public_functions() -> dict[str, Callable[..., Any]]:
+    """Return the public functions and the methods of models and galleries, by their names."""
+    values = {f"{module.__name__}.{name}": getattr(module, name) for module in MODULES for name in module.__all__}
+    for kind in (zoo.Embedder, zoo.Gallery):
+        for name in dir(kind):
+            value = inspect.getattr_static(kind, name)
+            values[f"{kind.__name__}.{name}"] = getattr(value, "__func__", value)
+    functions = {name: value for name, value in values.items() if inspect.isfunction(value)}
+    return {name: value for name, value in functions.items() if not name.rpartition(".")[2].startswith("_")}
+
+
+def is_public(name: str) -> bool:
+    """Return whether a name of a docstring is one of `zoo`, of a public module, or of a public class."""
+    value: Any = zoo
+    for part in name.removeprefix("zoo.").split("."):
+        value = getattr(value, part, None)
+    return value is not None or any(name in dir(place) for place in (*MODULES, zoo.Embedder, zoo.Gallery))
+
+
+@pytest.mark.parametrize("name", public_functions())
+def test_a_docstring_describes_the_arguments_and_refers_to_public_names_alone(name: str) -> None:
+    """The fault: `zoo.load` took a name "as in `find_model`" and raised what that raises, which no reader finds."""
+    function = public_functions()[name]
+    text = inspect.getdoc(function) or ""
+    arguments = [parameter for parameter in inspect.signature(function).parameters if parameter not in ("self", "cls")]
+    assert len(arguments) < 2 or "Args:" in text
+    if "Args:" in text:
+        assert [argument for argument in arguments if not re.search(rf"^    {argument}: ", text, re.M)] == []
+    referred = re.findall(r"(?:[Aa]s (?:in|of|for)|What) `([\w.]+)`(?:(?:,| and) `([\w.]+)`)*", text)
+    assert {other for pair in referred for other in pair if other and not is_public(other)} == set()
+
+
 @pytest.mark.parametrize(("module", "package"), PUBLIC)
 def test_a_public_module_lists_classes_and_nothing_else(module: ModuleType, package: ModuleType) -> None:
     assert dir(module) == sorted(package.__all__)
