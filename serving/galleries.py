@@ -158,8 +158,8 @@ class Gallery:
             where: The metadata of a hit: of each key a value, a list of values, or a range `{"gte": 1900, "lt": 1950}`.
             crop: The part of the image to search by: left, top, right and bottom as fractions of its sides.
             rerank: "none", "expansion" (search again with the first hits), or an order of the first hits:
-                "augmentation" (each together with its nearest), "diffusion" (over their neighbours), "reciprocal" (by shared
-                neighbours).
+                "augmentation" (each together with its nearest), "diffusion" (over their neighbours), "reciprocal" (by
+                shared neighbours).
             group_by: "label" or a key of the metadata: of the items with one value only the nearest is a hit.
             fields: The names of the metadata that the hits carry; "*" for all (default: none).
 
