@@ -37,7 +37,7 @@ from serving.gallery.indexing import (
 from serving.gallery.parquet import export_gallery, import_gallery
 from serving.gallery.query import QueryPart, SearchQuery
 from serving.gallery.search import Models, Searcher, SearchOptions
-from serving.gallery.types import DEFAULT_K, Hit, Item, is_address
+from serving.gallery.types import DEFAULT_K, Box, Hit, Item, is_address
 from zoo.console import note, note_once
 from zoo.data import check_dataset_path
 from zoo.data.columns import Kind
@@ -48,6 +48,7 @@ from zoo.data.listing import list_files
 from zoo.data.table import TableFormat, as_text, is_table
 from zoo.errors import check_at_least, command
 from zoo.evaluation.calibration import Calibration
+from zoo.evaluation.rerank.order import NONE, check_method
 from zoo.models.load import AUTO, Embedder, load
 from zoo.models.registry import ModelLike, model_reference, model_text
 from zoo.models.results import Check
@@ -126,8 +127,13 @@ class Gallery:
         text: str | None = None,
         query: Sequence[QueryPart] | None = None,
         k: int = DEFAULT_K,
+        offset: int = 0,
+        min_similarity: float | None = None,
+        min_p: float | None = None,
         label: str | Sequence[str] = (),
         where: Mapping[str, Any] | None = None,
+        crop: Box | None = None,
+        rerank: str = NONE,
         group_by: str | None = None,
         fields: Sequence[str] = (),
     ) -> list[Hit]:
@@ -145,8 +151,15 @@ class Gallery:
             text: The text to search by, if the model has a text tower.
             query: The parts whose weighted sum to search by, at most 16.
             k: The number of hits.
+            offset: The number of nearest items to skip.
+            min_similarity: The lowest cosine of a hit.
+            min_p: The lowest `p_same` of a hit, for a query of one picture in a calibrated gallery.
             label: The label, or several, that a hit may have (default: any).
             where: The metadata of a hit: of each key a value, a list of values, or a range `{"gte": 1900, "lt": 1950}`.
+            crop: The part of the image to search by: left, top, right and bottom as fractions of its sides.
+            rerank: "none", "expansion" (search again with the first hits), or an order of the first hits:
+                "augmentation" (each together with its nearest), "diffusion" (over their neighbours), "reciprocal" (by
+                shared neighbours).
             group_by: "label" or a key of the metadata: of the items with one value only the nearest is a hit.
             fields: The names of the metadata that the hits carry; "*" for all (default: none).
 
@@ -154,16 +167,18 @@ class Gallery:
             The hits, the best first.
 
         Raises:
-            UsageError: If none or several of the four are given, the parts cancel one another out (`no-direction`), or
-                k is not positive.
+            UsageError: If none or several of the four are given, the parts cancel one another out (`no-direction`),
+                or an option is out of range or does not go with the query.
             ImageError: If an image cannot be read.
             ItemNotFoundError: If the gallery does not have an item.
             ModelMismatchError: If another model embedded the gallery.
         """
-        wanted = SearchQuery.of(image, item, text, query)
+        wanted = SearchQuery.of(image, item, text, query, crop)
         check_at_least("k", k, 1)
+        check_at_least("offset", offset, 0)
         selection = _selection(label, where)
-        options = SearchOptions(k, selection=selection, group_by=group_by, fields=fields)
+        order = check_method(rerank)
+        options = SearchOptions(k, offset, min_similarity, min_p, selection, order, group_by, fields)
         result = self.searcher.find(wanted, options)
         if any(result.truncated):
             note("a text is longer than the model reads; its end was left out.")
@@ -284,7 +299,11 @@ class Gallery:
         return calibrate_gallery(self.vectors, queries)
 
     def verify(self) -> list[Check]:
-        """Check the database, the index and its searches; the checks tell what does not hold."""
+        """Check the database, the index and its searches; the checks tell what does not hold.
+
+        Raises:
+            UsageError: If the gallery is in Milvus (code "not-available").
+        """
         return list(verify_gallery(check_folder(self.address, "Milvus checks its collections itself.")))
 
     def backup(self, out: str | os.PathLike[str]) -> BackupInfo:
@@ -309,12 +328,20 @@ class Gallery:
         """Copy the gallery to a folder or an address in Milvus; return the number of items, and of the new ones there.
 
         Images that exist there are skipped, so that the same call continues after an interruption.
+
+        Raises:
+            ModelMismatchError: If another model embedded the gallery that is there.
+            GalleryError: If a gallery is damaged or cannot be reached.
         """
         return copy_gallery(self.address, os.fspath(backend))
 
     @classmethod
     def restore(cls, backup: str | os.PathLike[str], out: str | os.PathLike[str]) -> Self:
         """Make a gallery from a backup, verify it, and return it.
+
+        Args:
+            backup: A folder that `backup` has written.
+            out: A new folder.
 
         Raises:
             GalleryError: If a file of the backup has changed, or the gallery is not valid.
@@ -325,6 +352,10 @@ class Gallery:
     @classmethod
     def read_export(cls, export: str | os.PathLike[str], gallery: str | os.PathLike[str]) -> Self:
         """Add the items of an export to a gallery, which is made if it does not exist, and return it.
+
+        Args:
+            export: A folder that `export` has written.
+            gallery: The gallery: a folder, or an address in Milvus.
 
         Raises:
             GalleryError: If the export is incomplete or damaged.

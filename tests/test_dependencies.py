@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -28,8 +30,17 @@ FIXED = {
 """The first version without the published faults known to us, by package."""
 
 
+FOR_DEVELOPERS = {"dev", "docs", "peers"}
+"""Extras that CONTRIBUTING.md is about."""
+
+
+def read_project() -> dict[str, Any]:
+    project: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return project
+
+
 def requirements() -> list[Requirement]:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = read_project()
     texts = [*project["dependencies"], *(text for extra in project["optional-dependencies"].values() for text in extra)]
     return [made for made in map(Requirement, texts) if made.name != project["name"]]
 
@@ -57,3 +68,9 @@ def test_no_bound_admits_a_version_with_a_published_fault() -> None:
         for bound in bounds:
             lowest = min(Version(entry.version) for entry in bound if entry.operator in (">=", "=="))
             assert lowest >= Version(fixed), fault
+
+
+def test_the_guide_lists_every_extra() -> None:
+    table = (ROOT / "docs" / "install.md").read_text(encoding="utf-8").partition("| extra |")[2].partition("\n\n")[0]
+    named = {name for line in table.splitlines()[2:] for name in re.findall("`([a-z-]+)`", line.split("|")[1])}
+    assert named == read_project()["optional-dependencies"].keys() - FOR_DEVELOPERS

@@ -30,9 +30,10 @@ def forecast(recipe: Recipe | EnsembleRecipe, origin: str) -> list[str]:
         lines.append("time and memory: no earlier run of this recipe tells; the progress bar will")
     else:
         folder, seconds, memory = earlier
-        taken = f"about {duration(seconds * epochs)}" + (f" and {memory / 2**30:.1f} GiB" if memory else "")
+        taken = duration(seconds * epochs)
+        size = f"{memory / 2**30:.1f} GiB" if memory else "an unknown memory"
         where = "the machine that made the shipped model" if folder.is_relative_to(paths.SHIPPED) else "this machine"
-        lines.append(f"time and memory: {taken}, by an earlier run on {where}")
+        lines.append(f"time and memory: about {taken} and {size}, by an earlier run on {where}")
     return [*lines, f"log: {paths.home() / 'runs' / recipe.name}-*, then {paths.local_models() / recipe.name}"]
 
 

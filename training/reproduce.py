@@ -171,9 +171,13 @@ def reproduce(
         progress: Show progress bars.
 
     Raises:
-        UsageError: As `recorded_recipe` and `recorded_result`, or if the new name is taken (code "already-exists").
+        UsageError: If the model follows no recipe (code "not-available"), a definition that its recipe names means
+            something else today ("other-definition"), there is no score ("no-results"), or the new name is taken
+            ("already-exists").
+        RecipeError: If the record is of another release (code "other-schema"), names something unknown, or names
+            classes of a stranger ("unsafe-file").
         TrainingError: If the new model could not be measured (code "no-results").
-        ZooError: As `training.api.train`.
+        ZooError: As `zoo.train`.
     """
     from training.api import train
     from training.overrides import override

@@ -92,7 +92,7 @@ def duplicates(
 
     Raises:
         UsageError: If arguments exclude one another, a report has another suffix (`unknown-format`), or files may not
-            be moved (`not-confirmed`, or as of `serving.duplicates.move.move_copies`).
+            be moved (`not-confirmed`; `already-exists` or `not-writable` in the target).
         ZooError: As `zoo.index`.
     """
     place, files = os.fspath(table_of(images)), [expand(file) for file in out]

@@ -20,6 +20,7 @@ import training.losses
 import training.miners
 import training.samplers
 import zoo
+from serving.client.calls import SearchKeywords
 from tests.commandline import command_named
 from tests.models import CARD, make_model
 from tests.raising import raises
@@ -38,6 +39,41 @@ def test_every_public_name_exists() -> None:
     assert set(dir(zoo)) == {*zoo.__all__, "__version__"}
     with pytest.raises(AttributeError):
         zoo.trian  # noqa: B018
+
+
+MODULES = (zoo, zoo.data, zoo.evaluation)
+
+
+def public_functions() -> dict[str, Callable[..., Any]]:
+    """Return the public functions and the methods of models and galleries, by their names."""
+    values = {f"{module.__name__}.{name}": getattr(module, name) for module in MODULES for name in module.__all__}
+    for kind in (zoo.Embedder, zoo.Gallery):
+        for name in dir(kind):
+            value = inspect.getattr_static(kind, name)
+            values[f"{kind.__name__}.{name}"] = getattr(value, "__func__", value)
+    functions = {name: value for name, value in values.items() if inspect.isfunction(value)}
+    return {name: value for name, value in functions.items() if not name.rpartition(".")[2].startswith("_")}
+
+
+def is_public(name: str) -> bool:
+    """Return whether a name of a docstring is one of `zoo`, of a public module, or of a public class."""
+    value: Any = zoo
+    for part in name.removeprefix("zoo.").split("."):
+        value = getattr(value, part, None)
+    return value is not None or any(name in dir(place) for place in (*MODULES, zoo.Embedder, zoo.Gallery))
+
+
+@pytest.mark.parametrize("name", public_functions())
+def test_a_docstring_describes_the_arguments_and_refers_to_public_names_alone(name: str) -> None:
+    """The fault: `zoo.load` took a name "as in `find_model`" and raised what that raises, which no reader finds."""
+    function = public_functions()[name]
+    text = inspect.getdoc(function) or ""
+    arguments = [parameter for parameter in inspect.signature(function).parameters if parameter not in ("self", "cls")]
+    assert len(arguments) < 2 or "Args:" in text
+    if "Args:" in text:
+        assert [argument for argument in arguments if not re.search(rf"^    {argument}: ", text, re.M)] == []
+    referred = re.findall(r"(?:[Aa]s (?:in|of|for)|What) `([\w.]+)`(?:(?:,| and) `([\w.]+)`)*", text)
+    assert {other for pair in referred for other in pair if other and not is_public(other)} == set()
 
 
 @pytest.mark.parametrize(("module", "package"), PUBLIC)
@@ -113,9 +149,22 @@ def test_a_folder_is_indexed_and_searched(pictures: Path, tmp_path: Path, capsys
         assert {hit.label for hit in gallery.search(pictures / "b" / "1.png", label="a")} == {"a"}
         assert found[0].id not in {hit.id for hit in gallery.search(item=found[0].id)}
         assert repr(gallery) == f"Gallery({str(out)!r}: 5 items of margin-conv4-glyphs)"
-        for arguments in ({}, {"item": 1, "text": "x"}, {"item": 1, "k": 0}):
+        query = pictures / "b" / "1.png"
+        assert gallery.search(query, k=2, offset=1) == found[1:]
+        assert gallery.search(query, min_similarity=found[1].similarity) == found[:2]
+        assert {hit.id for hit in gallery.search(query, rerank="reciprocal")} == {
+            hit.id for hit in gallery.search(query)
+        }
+        assert gallery.search(query, crop=(0, 0, 0.5, 0.5))[0].similarity < found[0].similarity
+        wrong: list[dict[str, Any]] = [{}, {"item": 1, "text": "x"}, {"item": 1, "k": 0}, {"item": 1, "offset": -1}]
+        for arguments in (
+            *wrong,
+            {"item": 1, "rerank": "x"},
+            {"item": 1, "min_p": 0.5},
+            {"item": 1, "crop": (0, 0, 1, 1)},
+        ):
             with pytest.raises(UsageError):
-                gallery.search(**arguments)  # type: ignore[arg-type]
+                gallery.search(**arguments)
         with pytest.raises(ItemNotFoundError):
             gallery.search(item="no such key")
     with zoo.Gallery(out) as again:
@@ -124,6 +173,12 @@ def test_a_folder_is_indexed_and_searched(pictures: Path, tmp_path: Path, capsys
     assert [line.split()[-2] for line in capsys.readouterr().out.splitlines()[2:]] == [hit.source for hit in found]
     with pytest.raises(GalleryNotFoundError):
         zoo.Gallery(tmp_path / "nowhere")
+
+
+def test_a_gallery_and_a_client_search_by_the_same_arguments() -> None:
+    local = inspect.signature(zoo.Gallery.search).parameters
+    remote = inspect.signature(zoo.Client.search).parameters
+    assert set(local) == {*remote, *SearchKeywords.__annotations__} - {"options"}
 
 
 def test_a_gallery_remembers_a_loaded_model(pictures: Path, tmp_path: Path) -> None:

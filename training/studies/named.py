@@ -61,7 +61,7 @@ def study(
     select: str | None = None,
     settings: RecipeSettings = (),
     data: Any = None,
-    margins: Sequence[str] = (),
+    margins: Mapping[str, float] | None = None,
     trial_rates: Sequence[float] = (),
     trials: int = 0,
     device: str | None = None,
@@ -83,7 +83,7 @@ def study(
         select: Measure the last epoch ("last"), the best one on held-out training classes ("validation"), or "both".
         settings: Changes to the recipes of all arms.
         data: The folder of the data set, or your own images in two splits.
-        margins: Differences below which two arms are equivalent, as ["map_at_r=.005"].
+        margins: By metric, the difference below which two arms are equivalent, stated before the runs.
         trial_rates: Learning rates to try with each arm before.
         trials: The number of trials of each arm, if they are more than these rates.
         device: cpu, cuda or cuda:N (default: cuda if there is one).
@@ -105,7 +105,7 @@ def study(
         select,
         setting_texts(settings),
         None if path is None else str(path),
-        margins=margins,
+        margins=[f"{metric}={margin!r}" for metric, margin in (margins or {}).items()],
         rates=trial_rates,
         budget=trials,
     )

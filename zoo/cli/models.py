@@ -427,7 +427,7 @@ def _numbers(option: str, text: str | None) -> tuple[float, ...] | None:
 Images of --whiten that cannot be read are left out and listed: the exit status is 0, with --strict 1.""",
 )
 def baseline(
-    name: Annotated[
+    weights: Annotated[
         str,
         Argument(
             metavar="WEIGHTS",
@@ -435,7 +435,7 @@ def baseline(
             ".onnx file, or an installed package (lite0)",
         ),
     ],
-    own: Annotated[
+    name: Annotated[
         str | None,
         Option("--as", metavar="NAME", help="name in the local zoo (default: WEIGHTS-joint with --joint, else needed)"),
     ] = None,
@@ -533,25 +533,25 @@ def baseline(
 ) -> int:
     """save weights of any kind as a model of your own, whitened if wanted"""
     from zoo import paths
-    from zoo.evaluation.baseline import own_name, save
+    from zoo.evaluation.baseline import new_name, save
 
-    new_name = own_name(name, own, joint)
+    name = new_name(weights, name, joint)
     statistics = _numbers("--mean", mean), _numbers("--std", std)
-    if name.endswith(".onnx"):
+    if weights.endswith(".onnx"):
         unused: dict[str, Any] = {"--architecture": architecture, "--whiten": whiten, "--whiten-on": whiten_on}
         unused |= {"--dim": dim, "--squeeze": squeeze or None}
         _check_without_effect(
             unused | {"--joint": joint or None, "--half": half or None, "--gem": gem, "--sha256": sha256},
             "an ONNX graph",
         )
-        return _baseline_of_graph(Path(name), new_name, statistics, size, layout, as_json)
+        return _baseline_of_graph(Path(weights), name, statistics, size, layout, as_json)
     _check_without_effect({"--layout": layout}, "other weights than an ONNX graph")
     images = _whitening_images(whiten, whiten_on, data, limit, batch_size)
-    _check_model_name(name)
+    _check_model_name(weights)
     started = time.monotonic()
     saved = save(
+        weights,
         name,
-        new_name,
         images,
         tolerant=bool(whiten),  # one file that is not an image does not spoil a folder; a named data set is whole
         dim=dim,
@@ -570,11 +570,11 @@ def baseline(
         squeeze=squeeze,
         sha256=sha256,
     )
-    out = paths.local_models() / new_name
+    out = paths.local_models() / name
     note_left_out(saved.unreadable.values())
     _print_notes(*saved.remarks)
     fitted = f", whitened on {saved.fitted:,} images" if saved.fitted else ""
-    line = f"{new_name}: {saved.card.dim} numbers of {saved.card.backbone}{fitted}, written to {out}"
+    line = f"{name}: {saved.card.dim} numbers of {saved.card.backbone}{fitted}, written to {out}"
     facts: dict[str, Any] = {"folder": str(out), "card": saved.card.to_json(), "seconds": time.monotonic() - started}
     facts |= {"whitening": saved.comparison.to_json()} if saved.comparison else {}
     facts |= {"not_compared": saved.not_compared} if saved.not_compared else {}

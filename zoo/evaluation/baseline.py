@@ -54,8 +54,8 @@ class SavedBaseline:
 
 
 def baseline(
-    name: str | os.PathLike[str],
-    own: str | None = None,
+    weights: str | os.PathLike[str],
+    name: str | None = None,
     whiten: str | os.PathLike[str] | Sequence[ImageLike] | None = None,
     dim: int | None = None,
     size: int | None = None,
@@ -73,14 +73,17 @@ def baseline(
     power: float = POWER,
     squeeze: bool = False,
 ) -> Embedder:
-    """Save pretrained weights in the local zoo as `own`, and load them from there.
+    """Save pretrained weights in the local zoo as `name`, and load them from there.
+
+    >>> model = zoo.baseline("lite0", "lite-photos", size=224)
 
     Whitening is compared with the plain features, on classes that it is not fitted on, and left out if it is worse,
     unless `dim` is given. The outcome, or why the two could not be compared, is said on stderr.
 
     Args:
-        name: As in `find_model`, or a .safetensors or .pth file.
-        own: The new name; with `joint` by default the old one and -joint.
+        weights: A public backbone by its short name (`zoo.list_models(status="hub")`), timm's name, a model, a folder,
+            a .safetensors or .pth file, or an installed package, as "lite0".
+        name: The new name; with `joint` by default that of the weights and -joint.
         whiten: Images on whose pooled features PCA whitening is fitted, which becomes the model's head: a folder, a
             table (`zoo.data.table`; with a column split its training images) or images (paths, bytes, PIL images,
             uint8 arrays). Unreadable images of a folder or table are left out with a warning.
@@ -89,32 +92,35 @@ def baseline(
         joint: Put images and texts into one space: keep CLIP's projection, and fetch the published text tower.
         limit: Largest number of images to fit on, drawn evenly.
         batch_size: Images per batch.
-        device: As in `load`.
+        device: As in `zoo.load`.
         progress: Show a progress bar.
         architecture: timm's name, for a file that does not state it.
         mean: Mean of each channel on the scale 0 to 1; by default timm's for the architecture.
         std: Standard deviation in the same form.
         half: Store the weights in float16, half the size; they are still computed in float32.
-        gem: As in `save_baseline`.
+        gem: Exponent of the generalised mean that pools, instead of the backbone's own pooling.
         shrink: Share of the mean variance that whitening adds to every direction's.
         power: Power of the variance by which whitening divides each direction: 0 rotates only, .5 whitens.
         squeeze: Show the network whole images, squeezed to a square, instead of their centre.
 
     Raises:
-        UsageError: What `find_start` and `save_baseline` raise, `invalid-value`.
+        ModelNotFoundError: If there are no such weights.
+        UsageError: If the new name is missing or taken, a value is out of range, or an argument does not go with these
+            weights or with another argument.
+        RecipeError: If a file of weights cannot be read, or does not fit its architecture.
         DatasetError: If the folder or table has no images.
         ImageError: If a given image cannot be read.
-        ZooError: What `load` raises.
+        HubError: If the Hub does not provide the weights.
     """
-    own = own_name(model_text(name), own, joint)
+    name = new_name(model_text(weights), name, joint)
     check_limits(limit, batch_size)
     listed = read_by_class(Path(whiten)) if isinstance(whiten, str | os.PathLike) else whiten
     images: Dataset | Sequence[ImageLike] | None = None
     if listed is not None:
         images = draw_images(listed, limit) if isinstance(listed, Dataset) else _draw_evenly(listed, limit)
     saved = save(
+        weights,
         name,
-        own,
         images,
         tolerant=isinstance(whiten, str | os.PathLike),
         dim=dim,
@@ -136,12 +142,12 @@ def baseline(
         warnings.warn(f"left out of whitening: {reason}", stacklevel=2)
     for text in saved.notes:
         note(text)
-    return load(own, AUTO, device=device)
+    return load(name, AUTO, device=device)
 
 
 def save(
-    name: str | os.PathLike[str],
-    own: str,
+    weights: str | os.PathLike[str],
+    name: str,
     images: Dataset | Sequence[ImageLike] | None,
     *,
     tolerant: bool,
@@ -176,12 +182,12 @@ def save(
         from zoo.models.pretrained.start import find_start
     except ModuleNotFoundError as error:
         raise missing(error.name or "torch", "train") from None
-    start, remark = find_start(model_text(name), architecture, mean, std, sha256, size)
+    start, remark = find_start(model_text(weights), architecture, mean, std, sha256, size)
     unreadable: dict[int, ImageError] | None = {} if tolerant else None
     judge = _Judge(images, unreadable, (dim, shrink, power))
     card, remarks = save_baseline(
         start,
-        own,
+        name,
         images,
         dim,
         size,
@@ -233,13 +239,13 @@ class _Judge:
         return self.comparison.to_json()
 
 
-def own_name(name: str, own: str | None, joint: bool) -> str:
+def new_name(weights: str, name: str | None, joint: bool) -> str:
     """Return the name of the new model. Raises `UsageError` (`missing-value`) if none is given and none follows."""
-    if own is not None:
-        return own
+    if name is not None:
+        return name
     if not joint:
-        raise UsageError("name the new model: --as NAME.", code="missing-value")
-    return re.sub(r"[^a-z0-9._-]+", "-", name.rpartition("/")[2].lower()) + "-joint"
+        raise UsageError("name the new model: --as NAME, in Python name=.", code="missing-value")
+    return re.sub(r"[^a-z0-9._-]+", "-", weights.rpartition("/")[2].lower()) + "-joint"
 
 
 def check_limits(limit: int | None, batch_size: int) -> None:

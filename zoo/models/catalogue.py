@@ -229,8 +229,8 @@ def info(name: ModelLike) -> ModelInfo:
     """Return the facts about a model, by name or path; about a timm model on the Hub after its first use here.
 
     Raises:
-        ModelNotFoundError: `model-not-found`; the message names the nearest models.
-        UsageError: `invalid-value`.
+        ModelNotFoundError: If there is no such model or recipe; the message names the nearest ones.
+        UsageError: If the name cannot be that of a model.
     """
     name = model_text(name)
     if (folder := cached_folder(name)) is not None:

@@ -126,7 +126,19 @@ class Embedder:
     def embed_readable(
         self, images: Iterable[ImageLike], batch_size: int = 64, progress: bool = False
     ) -> tuple[np.ndarray, dict[int, ImageError]]:
-        """Embed the images that can be read; return their rows, and index -> error of the others."""
+        """Embed the images that can be read.
+
+        Args:
+            images: As in `embed`, without arrays of four dimensions.
+            batch_size: Images per batch.
+            progress: Show a progress bar.
+
+        Returns:
+            Unit rows of the images that were read, float32 [n, dim], and index -> error of the others.
+
+        Raises:
+            UsageError: `invalid-value` for a batch size below 1.
+        """
         unreadable: dict[int, ImageError] = {}
         return self._embed(_as_iterable(images), batch_size, progress, unreadable), unreadable
 
@@ -189,6 +201,10 @@ class Embedder:
         """Embed texts in the space of the images.
 
         Texts are cut to the tower's length (`card.text.length` tokens); `text_tower.tokens` tells which ones.
+
+        Args:
+            texts: One text, or several.
+            batch_size: Texts per batch.
 
         Returns:
             Unit rows, float32 [n, dim]; one row for a single text.
@@ -271,7 +287,8 @@ def load(
     loaded.
 
     Args:
-        name_or_path: As in `find_model`; or what `zoo.train`, `zoo.finetune` and `zoo.distill` return.
+        name_or_path: A name of `zoo.list_models`, a folder, org/name[@revision] or timm/ID on the Hub; or what
+            `zoo.train`, `zoo.finetune` and `zoo.distill` return.
         runtime: "auto": torch on a GPU, elsewhere ONNX Runtime if the folder or the cache has a graph or one is worth
             making, else torch; or "torch", or "onnx", which needs no torch.
         precision: torch: fp32, bf16 or fp16; onnx: fp32, fp16 or int8, as exported.
@@ -280,11 +297,11 @@ def load(
         revision: A branch, tag or commit of the Hub's repository. Without one the Hub's cache is used if it has the
             model; with a branch or tag the Hub is asked for its current commit.
         images: With "auto", the number of images that are to be embedded. If torch would take long for them, a graph
-            is made for the cache (`zoo.models.trunk_graph`), which takes some seconds.
+            is made for the cache, which takes some seconds.
         dim: Numbers of the embedding, the most important ones, if fewer than the model's (`Embedder.shortened`).
 
     Raises:
-        ModelNotFoundError: What `find_model` raises.
+        ModelNotFoundError: If there is no such model; the message says where it looked and what to run.
         ModelFolderError: If the folder is incomplete, altered or contradicts its card.
         HubError: If the Hub does not provide the model.
         UsageError: `unknown-name`, `device-unavailable` and others.

@@ -117,15 +117,17 @@ def test_objects_are_arms_of_a_study_in_python(folder: Path, monkeypatch: pytest
     }
     short = {"schedule.epochs": 1, "schedule.steps": 2}
     try:
-        compared = zoo.study(arms, seeds=1, settings=short, out="study")
-        recipes = json.loads((folder / "study/plan.json").read_text())["recipes"]
+        compared = zoo.study(arms, seeds=1, settings=short, margins={"map_at_r": 0.005}, out="study")
+        plan = json.loads((folder / "study/plan.json").read_text())
+        assert plan["margins"] == ["map_at_r=0.005"]
+        recipes = plan["recipes"]
         weights = {label: recipes[label]["0"]["objective"]["loss_args"].get("weight") for label in arms}
         assert weights == {"margin": None, "one": 1.0, "two": 2.5}
         assert {row["arm"] for row in compared.report["rows"]} == set(arms)
         assert "\\toprule" in compared.latex()
         assert "<table" in compared._repr_html_()
         before = (folder / "study/results.jsonl").read_bytes()
-        zoo.study(arms, seeds=1, settings=short, out="study")
+        zoo.study(arms, seeds=1, settings=short, margins={"map_at_r": 0.005}, out="study")
         assert (folder / "study/results.jsonl").read_bytes() == before
     finally:
         sys.modules.pop("armloss", None)

@@ -57,7 +57,8 @@ def convert(
         head: The linear layer that makes the embedding (default: none, the pooled features).
 
     Raises:
-        UsageError: `already-exists`, `not-found`, or what `describe_file` and `read_state` raise.
+        UsageError: If the file is missing, altered or holds other objects than plain tensors or numbers that are not
+            finite, if the folder is not empty, or if the architecture is neither stated nor given.
         RecipeError: If timm does not know the architecture, or its entries are not the file's (`weights-mismatch`).
     """
     file, out = expand(file), expand(out)
