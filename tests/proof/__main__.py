@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -94,7 +95,8 @@ def prove(name: str, kept: Path, short: bool) -> dict[str, Any]:
     try:
         result = {"passed": True, "found": PARTS[name](kept, short)}
     except AssertionError as error:
-        result = {"passed": False, "found": {"failed": str(error)}}
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        result = {"passed": False, "found": {"failed": f"{error} ({where.name}: {where.line})"}}
     result |= {
         "part": name,
         "short": short,

@@ -78,7 +78,7 @@ def test_the_card_and_the_documentation_state_the_scores(folder: Path) -> None:
 def test_the_models_of_photographs_are_shipped() -> None:
     assert {folder.name for folder in OF_PHOTOGRAPHS} == {
         *("margin-lite0-cub2010", "margin-lite0-cub2010-lda", "diva-lite0-cub2010", "shared-lite0-cub2010"),
-        *("r-margin-lite0-cub2010", "pa-lite0-cars-half-lda"),
+        *("r-margin-lite0-cub2010", "group-lite0-cub2010", "mic-lite0-cub2010", "pa-lite0-cars-half-lda"),
     }
 
 
