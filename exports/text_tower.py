@@ -22,11 +22,11 @@ def add_text_tower(
 ) -> Path:
     """Add a text tower to a model, so that texts find its images, and return the model's folder.
 
-    The graph must belong to the same model as the images': that both give vectors of the same length is checked; that
-    they mean the same cannot be. The towers of public backbones come with `zoo.baseline(..., joint=True)`.
+    The graph must belong to the same model as the images' network. The length of its vectors is checked, their meaning
+    cannot be. The towers of public backbones come with `zoo.baseline(..., joint=True)`.
 
     Args:
-        model: The model; of one that must not be written to, a copy in the local zoo gets the tower.
+        model: The model. If it must not be written to, a copy in the local zoo gets the tower.
         graph: The ONNX graph from token ids int64 [n, t], and perhaps an attention mask, to one row per text.
         tokenizer: Its tokenizer.json.
         length: Tokens of a text (default: the tokenizer's).
