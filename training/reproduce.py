@@ -58,6 +58,7 @@ class Reproduction:
         folder: The new model folder.
         made: The facts about the given model's training (`training_facts`).
         remade: Those about the new one's.
+        precisions: The precision in which each trained; None where it is not recorded.
         metrics: The metrics of both.
         same_weights: True if both have the same fingerprint, bit by bit.
     """
@@ -67,6 +68,7 @@ class Reproduction:
     folder: str
     made: Mapping[str, Any]
     remade: Mapping[str, Any]
+    precisions: tuple[str | None, str | None]
     metrics: tuple[ReproducedMetric, ...]
     same_weights: bool
 
@@ -82,6 +84,9 @@ def recorded_recipe(
     model: ModelLike, seed: int | None = None, new_name: str | None = None, trust_code: bool = False
 ) -> Recipe:
     """Return the recipe that a model records, under a new name. What today's recipe of its name says does not matter.
+
+    The precision is the one in which the model was trained, where that is recorded: a recipe in bf16 trains in fp32 on
+    a processor that does not have it, and the two can differ by more than the interval over classes.
 
     Args:
         model: The model.
@@ -116,7 +121,12 @@ def recorded_recipe(
     recorded = Recipe.from_json(recipe)
     check_given(recorded.backbone)
     check_names(recorded)
-    return replace(recorded, name=new_name or f"{card.name}{ENDING}", seed=recorded.seed if seed is None else seed)
+    return replace(
+        recorded,
+        name=new_name or f"{card.name}{ENDING}",
+        seed=recorded.seed if seed is None else seed,
+        precision=_precision(folder) or recorded.precision,
+    )
 
 
 def recorded_result(folder: Path, dataset: str) -> dict[str, Any]:
@@ -156,8 +166,8 @@ def reproduce(
 ) -> Reproduction:
     """Train a model's recipe again into `ZOO_HOME/models`, and compare R@1 and MAP@R with the recorded intervals.
 
-    Other processors and versions round differently, so equal weights are not expected; `within` tells whether the
-    scores are those of the record.
+    The new model is trained in the precision of the given one. Other processors and versions round differently, so
+    equal weights are not expected; `within` tells whether the scores are those of the record.
 
     Args:
         model: A model that was trained by a recipe, and whose test split was measured.
@@ -200,9 +210,16 @@ def reproduce(
         folder=str(outcome.folder),
         made=training_facts(folder),
         remade=training_facts(outcome.folder),
+        precisions=(_precision(folder), _precision(outcome.folder)),
         metrics=tuple(_compare(recorded, outcome.evaluation)),
         same_weights=read_card(outcome.folder).fingerprint == card.fingerprint,
     )
+
+
+def _precision(folder: Path) -> str | None:
+    """Return the precision in which a model was trained; None if it is not recorded."""
+    precision: str | None = read_object(folder / "recipe.json").get("precision")
+    return precision
 
 
 def _compare(recorded: Mapping[str, Any], new: Evaluation) -> list[ReproducedMetric]:

@@ -101,6 +101,21 @@ def test_a_recipe_that_was_changed_since_is_trained_as_it_is_recorded():
     assert standard_recipe("r-margin-conv4-glyphs").record["objective"]["miner_args"]["published"] is True
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("trained_in", ["fp32", "bf16"])
+def test_a_model_is_trained_again_in_the_precision_that_it_was_trained_in(trained_in, home):
+    """The fault: a recipe in bf16, trained in fp32 without AMX, was repeated in bf16 with it: R@1 .956 became .974."""
+    short = {"schedule.epochs": 1, "schedule.steps": 2}
+    zoo.train(SMALLEST, name="one", settings={**short, "precision": trained_in})
+    file = home / "models" / "one" / "recipe.json"
+    record = json.loads(file.read_text())
+    record["recipe"]["precision"] = "auto"
+    file.write_text(json.dumps(record))
+    outcome = zoo.reproduce("one")
+    assert outcome.precisions[0] == record["precision"]
+    assert outcome.precisions[0] == outcome.precisions[1]
+
+
 @pytest.mark.parametrize("name", ["shared-conv4-glyphs", "mic-conv4-glyphs", "diva-conv4-glyphs"])
 def test_a_model_by_another_definition_is_refused_with_the_command_for_todays(name, home, capsys):
     """The fault: the recorded values are today's, but the method of that name has another meaning."""

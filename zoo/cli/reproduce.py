@@ -26,8 +26,8 @@ app = typer.Typer()
   zoo reproduce org/model --data DIR                  a model on the Hub, by the recipe in its folder
 
 The new model is written to ZOO_HOME/models as MODEL-reproduced; nothing else is changed. The exit status is 0 if R@1
-and MAP@R on the test split lie within the recorded 95 % intervals over classes, else 1. Other processors and versions
-round differently, so equal weights are not expected.""",
+and MAP@R on the test split lie within the recorded 95 % intervals over classes, else 1. It is trained in the recorded
+precision. Other processors and versions round differently, so equal weights are not expected.""",
 )
 def reproduce(
     model: Model,
@@ -80,8 +80,10 @@ def _print(outcome: Reproduction) -> None:
         for row in outcome.metrics
     ]
     print_table(Table(("metric", "recorded", "95 % over classes", "reproduced", ""), rows, ("recorded", "reproduced")))
-    show(f"recorded:   {_facts(outcome.made)}")
-    show(f"reproduced: {_facts(outcome.remade)}")
+    for name, facts, precision in zip(
+        ("recorded:  ", "reproduced:"), (outcome.made, outcome.remade), outcome.precisions, strict=True
+    ):
+        show(f"{name} {_facts(facts)}; {precision or 'precision not recorded'}")
     show(f"{outcome.model} is {'reproduced' if outcome.within else 'NOT reproduced'}: {outcome.folder}")
 
 
