@@ -293,7 +293,7 @@ def _joined(names: Iterable[str]) -> str:
 
 
 @dataclass(frozen=True, repr=False)
-class Outcome:
+class FinishedRun:
     """A finished training run.
 
     Attributes:
@@ -327,7 +327,7 @@ class Outcome:
     def __repr__(self) -> str:
         metrics = {} if self.evaluation is None else self.evaluation.metrics
         scores = "".join(f", {name} {value:.4f}" for name, value in metrics.items() if name in METRICS)
-        return f"Outcome({self.name!r}: {count(self.epochs, 'epoch')}{scores}, in {str(self.folder)!r})"
+        return f"FinishedRun({self.name!r}: {count(self.epochs, 'epoch')}{scores}, in {str(self.folder)!r})"
 
     def to_json(self) -> dict[str, Any]:
         """Return the outcome as JSON values."""
@@ -388,7 +388,7 @@ def train(
     facts: Mapping[str, Any] | None = None,
     origin: str | None = None,
     evaluate: bool = True,
-) -> Outcome:
+) -> FinishedRun:
     """Train a recipe into `ZOO_HOME/models/<name>`, measure the model on the test split and return the outcome.
 
     The new folder replaces an older one of that name after training has ended well. Of an ensemble, the members that
@@ -554,7 +554,7 @@ def measure_test_split(
 
 def _train_ensemble(
     ensemble: EnsembleRecipe, setup: TrainingSetup, restart: bool, track: tuple[str, ...], origin: str | None
-) -> Outcome:
+) -> FinishedRun:
     """Train the members that the local zoo lacks, and join all of them."""
     missing = [member for member in ensemble.members if restart or not _is_trained(member)]
     outcomes = [_train_model(member, setup, restart, track) for member in missing]
@@ -562,7 +562,7 @@ def _train_ensemble(
     if setup.execution.processes.first:
         members = [paths.local_models() / member.name for member in ensemble.members]
         concatenate(members, folder, ensemble.name, origin_facts(ensemble, origin))
-    return Outcome(
+    return FinishedRun(
         ensemble.name,
         folder,
         sum(outcome.seconds for outcome in outcomes),
@@ -591,7 +591,7 @@ def _train_model(
     track: tuple[str, ...],
     facts: Mapping[str, Any] | None = None,
     origin: str | None = None,
-) -> Outcome:
+) -> FinishedRun:
     """Train one recipe and write its model folder; see `train`."""
     execution, processes = setup.execution, setup.execution.processes
     if execution.compiled and recipe.data.features:
@@ -621,7 +621,7 @@ def _train_model(
         write_model_folder(folder, recipe, trained.network, trained.log, record, golden, base, teacher)
         trained.checkpoint.unlink(missing_ok=True)
     processes.wait()
-    return Outcome(
+    return FinishedRun(
         recipe.name,
         folder,
         trained.seconds,

@@ -39,7 +39,7 @@ from zoo.models.registry import ModelLike, check_new_name, model_reference
 if TYPE_CHECKING:
     import numpy as np
 
-    from training.api import Outcome
+    from training.api import FinishedRun
     from training.distillation.distil import Distilled
 
 RecipeSettings = Mapping[str, Any] | Iterable[str]
@@ -120,7 +120,7 @@ def train(
     restart: bool = False,
     evaluate: bool = True,
     progress: bool = False,
-) -> Outcome:
+) -> FinishedRun:
     """Train a model by its recipe into the local zoo, and measure it on the test split.
 
     >>> trained = zoo.train("margin-conv4-glyphs", settings={"schedule.epochs": 1}, name="short")

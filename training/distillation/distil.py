@@ -13,7 +13,7 @@ import numpy as np
 import timm
 import torch
 
-from training.api import Outcome, base_of, train
+from training.api import FinishedRun, base_of, train
 from training.build import create_parts
 from training.data import TrainingData
 from training.distillation.fidelity import Fidelity, measure_fidelity
@@ -51,7 +51,7 @@ class Distilled:
         seen_classes: The measured classes that the teacher was trained or whitened on.
     """
 
-    outcome: Outcome
+    outcome: FinishedRun
     pictures: StudentImages
     teacher: Card
     fidelity: Fidelity
