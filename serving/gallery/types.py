@@ -757,7 +757,7 @@ def item_change(
     """Return those of an item's label, metadata and key that are to change; with `unlabel` the label becomes None.
 
     Raises:
-        UsageError: If there is none, a label is given and removed, or the key or the metadata cannot be stored.
+        UsageError: If nothing is to change, a label is given and removed, or the key or the metadata cannot be stored.
     """
     if (label is not None and unlabel) or (label is None and metadata is None and key is None and not unlabel):
         raise UsageError("describe needs a label or unlabel=True, metadata, or a key.", code="missing-value")

@@ -98,7 +98,7 @@ class Baseline:
 
 @dataclass(frozen=True)
 class BaselineSettings:
-    """What `zoo baseline` makes of weights.
+    """Settings of a baseline, which say what to make of weights.
 
     Attributes:
         dim: Dimensions that whitening keeps, the most varied first; None for `zoo.models.whitening.default_dim`.
