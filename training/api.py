@@ -24,9 +24,10 @@ from training.cached.samples import Samples
 from training.data import TrainingData
 from training.distributed import Processes, connect, keep_freed_memory
 from training.execution import Execution
-from training.forecast import PEAK
+from training.forecast import PEAK, is_known
 from training.logging import check_trackers, create_trackers
 from training.overrides import changed_settings
+from training.own_network import given_loss_weights
 from training.recipe import EnsembleRecipe, Objective, Recipe, same_recipe
 from training.recipes import RECIPES, standard_recipe
 from training.samplers.base import BatchSampler
@@ -490,6 +491,7 @@ def train_network(
     track: tuple[str, ...] = (),
     check: Callable[[Samples], None] | None = None,
     observe: Observe | None = None,
+    forecast: bool = False,
 ) -> tuple[Trained, Samples]:
     """Train the network of a recipe. `zoo train` and the runs of studies share this function.
 
@@ -500,7 +502,8 @@ def train_network(
         restart: Forget the checkpoint of an interrupted run.
         track: Trackers that receive each epoch's record.
         check: Called with the training samples before the first step; it raises an error to refuse them.
-        observe: See `training.trainer.fit`.
+        observe: See `training.trainer.fit`, as for `forecast`.
+        forecast: Say before the first step how long the run will take.
 
     Returns:
         The trained network with its log, and the samples it was trained on.
@@ -517,7 +520,8 @@ def train_network(
         trackers = create_trackers(track, recipe, scratch) if setup.execution.processes.first else ()
         for tracker in trackers:
             stack.callback(tracker.close)
-        trained = fit(recipe, data, scratch, setup.execution, restart, setup.progress, trackers, sampler, observe)
+        how = setup.execution, restart, setup.progress, trackers, sampler, observe, forecast
+        trained = fit(recipe, data, scratch, *how)
     return trained, data
 
 
@@ -597,7 +601,8 @@ def _train_model(
     if execution.compiled and recipe.data.features:
         raise UsageError("on cached features there is no trunk to compile; leave --compile out.", code="not-available")
     runs = paths.home() / "runs"
-    trained, data = train_network(recipe, setup, runs, restart, track)
+    unknown = setup.progress and recipe.schedule.epochs > 0 and not is_known(recipe.name, origin or recipe.name)
+    trained, data = train_network(recipe, setup, runs, restart, track, forecast=unknown)
     folder = paths.local_models() / recipe.name
     if processes.first:
         class_images = _class_images(data) if setup.dataset is None and recipe.learns else {}
@@ -608,6 +613,7 @@ def _train_model(
             "processes": processes.count,
             PEAK: peak_bytes(),
             "compiled": execution.compiled,
+            **given_loss_weights(recipe.objective),
             **dataclasses.asdict(trained.computation),
             "skipped": list(data.skipped),
             TRAINING_DATA: _training_data(recipe, data, class_images),
