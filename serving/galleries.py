@@ -524,7 +524,7 @@ class Gallery:
         """
         return export_gallery(self.address, expand(out))
 
-    def copy(self, backend: str | os.PathLike[str]) -> tuple[int, int]:
+    def copy(self, out: str | os.PathLike[str]) -> tuple[int, int]:
         """Copy the gallery to a folder or an address in Milvus; return the number of items, and of the new ones there.
 
         Images that exist there are skipped, so that the same call continues after an interruption.
@@ -533,7 +533,7 @@ class Gallery:
             ModelMismatchError: If another model embedded the gallery that is there.
             GalleryError: If a gallery is damaged or cannot be reached.
         """
-        return copy_gallery(self.address, os.fspath(backend))
+        return copy_gallery(self.address, os.fspath(out))
 
     @classmethod
     def restore(cls, backup: str | os.PathLike[str], out: str | os.PathLike[str]) -> Self:
@@ -550,19 +550,19 @@ class Gallery:
         return cls(out)
 
     @classmethod
-    def read_export(cls, export: str | os.PathLike[str], gallery: str | os.PathLike[str]) -> Self:
+    def read_export(cls, export: str | os.PathLike[str], out: str | os.PathLike[str]) -> Self:
         """Add the items of an export to a gallery, which is made if it does not exist, and return it.
 
         Args:
             export: A folder that `export` has written.
-            gallery: The gallery: a folder, or an address in Milvus.
+            out: The gallery: a folder, or an address in Milvus.
 
         Raises:
             GalleryError: If the export is incomplete or damaged.
             ModelMismatchError: If another model embedded the gallery.
         """
-        import_gallery(expand(export), os.fspath(gallery))
-        return cls(gallery)
+        import_gallery(expand(export), os.fspath(out))
+        return cls(out)
 
     def close(self) -> None:
         """Close the gallery."""

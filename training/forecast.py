@@ -57,8 +57,9 @@ def measured_forecast(steps: int, seconds: float, memory: int, images: int, devi
     """
     size = f", in {memory / 2**30:.1f} GiB" if memory else ""
     return (
-        f"time and memory: about {duration(steps * seconds)} for the passes of {count(steps, 'step')}{size}, measured "
-        f"with {count(images, 'random image')} on {device}; objective, reading of images and validation come on top"
+        f"time and memory: at least {duration(steps * seconds)} for the passes of {count(steps, 'step')}{size}, "
+        f"measured with {count(images, 'random image')} on {device}; objective, reading of images and validation come "
+        "on top"
     )
 
 
