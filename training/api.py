@@ -24,6 +24,7 @@ from training.cached.samples import Samples
 from training.data import TrainingData
 from training.distributed import Processes, connect, keep_freed_memory
 from training.execution import Execution
+from training.finished import FinishedRun
 from training.forecast import PEAK, is_known
 from training.logging import check_trackers, create_trackers
 from training.overrides import changed_settings
@@ -35,15 +36,14 @@ from training.trainer import Observe, Trained, fit
 from training.trunk.parts import prompted_architecture
 from zoo import data as datasets
 from zoo import paths
-from zoo.console import count, interval_text, note
+from zoo.console import note
 from zoo.data import LICENCES
 from zoo.data.content import CLASS_IMAGES, digests_of_classes, telling_digests
 from zoo.data.dataset import FOLDER, WHOLE, Dataset
-from zoo.errors import DatasetError, UsageError, ZooError, command
-from zoo.evaluation.evaluate import METRICS
+from zoo.errors import DatasetError, UsageError, ZooError
 from zoo.evaluation.evaluate import evaluate as measure
 from zoo.evaluation.memory import peak_bytes
-from zoo.evaluation.split import default_dataset, find_split
+from zoo.evaluation.split import find_split
 from zoo.files import atomic_folder, sha256_of, write_bytes, write_json
 from zoo.models.baselines import PRETRAINED, UNTRAINED
 from zoo.models.card import TRAINING_DATA, Card, joint_licence, read_card
@@ -53,7 +53,7 @@ from zoo.models.load import load
 from zoo.models.names import find_model
 from zoo.models.network import Network, create_trunk, feature_count, load_network, save_network
 from zoo.models.pretrained.weights import public_facts
-from zoo.models.results import Evaluation, add_result, data_title, few_classes_note, origin_text
+from zoo.models.results import Evaluation, add_result
 from zoo.models.torch_runtime import choose_device, open_model
 from zoo.paths import core_count, thread_count
 
@@ -291,90 +291,6 @@ def _member(card: Card) -> dict[str, Any]:
 
 def _joined(names: Iterable[str]) -> str:
     return "+".join(dict.fromkeys(names))
-
-
-@dataclass(frozen=True, repr=False)
-class FinishedRun:
-    """A finished training run.
-
-    Attributes:
-        name: The model's name.
-        folder: Its model folder.
-        seconds: The time of training and validation.
-        epochs: The number of epochs.
-        steps: The batches of all epochs and members.
-        images: The images of these batches, each as often as it was in one.
-        best_epoch: The epoch that was kept by validation, 0 for the start; None without validation.
-        validation: The scores of that epoch on held-out training classes.
-        validation_classes: The number of these classes.
-        skipped: The number of images that could not be read.
-        evaluation: The measurement on the test split, as in results.json, or None.
-        not_evaluated: The reason why a wanted evaluation is missing.
-    """
-
-    name: str
-    folder: Path
-    seconds: float
-    epochs: int
-    steps: int
-    images: int
-    best_epoch: int | None
-    validation: dict[str, float]
-    skipped: int = 0
-    validation_classes: int = 0
-    evaluation: Evaluation | None = None
-    not_evaluated: str | None = None
-
-    def __repr__(self) -> str:
-        metrics = {} if self.evaluation is None else self.evaluation.metrics
-        scores = "".join(f", {name} {value:.4f}" for name, value in metrics.items() if name in METRICS)
-        return f"FinishedRun({self.name!r}: {count(self.epochs, 'epoch')}{scores}, in {str(self.folder)!r})"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the outcome as JSON values."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        evaluation = None if self.evaluation is None else self.evaluation.to_json()
-        return {**values, "folder": str(self.folder), "evaluation": evaluation}
-
-    def summary(self, data: str | None = None) -> str:
-        """Return the run as a text: epochs, folder, and the scores or the reason why they are missing.
-
-        Args:
-            data: The folder or table of the data set, for the command that measures the model.
-        """
-        scores = ", ".join(f"{name} {value:.4f}" for name, value in self.validation.items())
-        best = "the start (epoch 0)" if self.best_epoch == 0 else f"epoch {self.best_epoch}"
-        held_out = count(self.validation_classes, "held-out training class", "held-out training classes")
-        why = "; ".join(filter(None, (scores, few_classes_note(self.validation_classes))))
-        kept_epoch = f"{best}, best on {held_out} ({why})" if scores else "the last epoch"
-        if not self.epochs:
-            kept_epoch = "the start, which is not trained"
-        skipped = count(self.skipped, "image")
-        left_out = f"{skipped} could not be read; left out.\n" if self.skipped else ""
-        budget = f"{count(self.epochs, 'epoch')} ({count(self.steps, 'step')}, {count(self.images, 'image')})"
-        return (
-            f"{left_out}{self.name}: {budget} in {self.seconds:.0f} s; kept {kept_epoch}.\n"
-            f"Written to {self.folder}.\n{self._scores(data)}"
-        )
-
-    def _scores(self, data: str | None) -> str:
-        if self.evaluation is not None:
-            intervals = self.evaluation.intervals
-            scores = ", ".join(
-                f"{name} {value:.4f}" + (f" ({interval_text(intervals[name])})" if name in intervals else "")
-                for name, value in self.evaluation.metrics.items()
-            )
-            brackets = "; in brackets 95 % over classes" if intervals else ""
-            unreadable = self.evaluation.unreadable
-            unread = f" ({count(unreadable, 'image')} could not be read)" if unreadable else ""
-            facts = self.evaluation.to_json()
-            how = f"{self.evaluation.runtime} in {self.evaluation.precision}; {origin_text(facts)}{brackets}"
-            return f"Test split of {data_title(facts)}{unread}: {scores} ({how})."
-        if data is None and default_dataset(self.folder, read_card(self.folder)) == FOLDER:
-            data = "DIR"
-        named = () if data is None else ("--data", data)
-        measure = f"Measure it with: {command('evaluate', self.name, *named, '--save')}"
-        return measure if self.not_evaluated is None else f"Not measured: {self.not_evaluated} {measure}"
 
 
 def train(

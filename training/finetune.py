@@ -59,7 +59,7 @@ from zoo.models.registry import cached_folder, reference
 from zoo.models.results import RESULTS_FILE, add_result
 
 if TYPE_CHECKING:
-    from training.api import FinishedRun
+    from training.finished import FinishedRun
 
 EPOCHS, HEAD_EPOCHS, STEPS = 10, 20, 200
 LR = {"head": 3e-4, "norm": 3e-4, "last": 1e-4, "lora": 3e-4, "prompt": 1e-3, "all": 1e-4}

@@ -39,8 +39,7 @@ from zoo.models.registry import ModelLike, check_new_name, model_reference
 if TYPE_CHECKING:
     import numpy as np
 
-    from training.api import FinishedRun
-    from training.distillation.distil import Distilled
+    from training.finished import Distilled, FinishedRun
 
 RecipeSettings = Mapping[str, Any] | Iterable[str]
 """Changes to a recipe: `{"optimizer.lr": 1e-3}`, or `["optimizer.lr=1e-3"]` as `--set` takes them."""

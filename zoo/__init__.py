@@ -41,11 +41,10 @@ if TYPE_CHECKING:
         SearchPart,
         ServedModelInfo,
     )
-    from training.api import FinishedRun
     from training.cached.feature_folder import Features
     from training.cached.features import features
-    from training.distillation.distil import Distilled
     from training.finetune import Finetuned
+    from training.finished import Distilled, FinishedRun
     from training.health.doctor import RunHealth, doctor
     from training.named import distill, ensemble, finetune, train
     from training.reproduce import Reproduction, reproduce
@@ -167,7 +166,7 @@ _MODULES = {
     "CollectionStats": "serving.schemas",
     "ConvertedModel": "zoo.models.pretrained.convert",
     "Dataset": "zoo.data.dataset",
-    "Distilled": "training.distillation.distil",
+    "Distilled": "training.finished",
     "DuplicateItems": "serving.schemas",
     "Duplicates": "serving.duplicates.find",
     "Embedder": "zoo.models.load",
@@ -176,7 +175,7 @@ _MODULES = {
     "ExportedModel": "exports.variants",
     "Features": "training.cached.feature_folder",
     "Finetuned": "training.finetune",
-    "FinishedRun": "training.api",
+    "FinishedRun": "training.finished",
     "Gallery": "serving.galleries",
     "GalleryEvaluation": "serving.schemas",
     "GenerationFacts": "serving.gallery.index_files",

@@ -31,10 +31,9 @@ from zoo.errors import command
 from zoo.render import Table
 
 if TYPE_CHECKING:
-    from training.api import FinishedRun
-    from training.distillation.distil import Distilled
     from training.distillation.fidelity import Score
     from training.finetune import Finetuned
+    from training.finished import Distilled, FinishedRun
     from zoo.evaluation.selection import MetricChange, Selection
     from zoo.models.card import Card
 
