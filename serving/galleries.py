@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from functools import cached_property
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from serving.gallery.backends.milvus_client import address_of
 from serving.gallery.backup import BackupInfo, backup, copy_gallery, restore, verify_gallery
@@ -33,11 +34,23 @@ from serving.gallery.indexing import (
     add_files,
     index_folder,
     named_images,
+    put_file,
 )
 from serving.gallery.parquet import export_gallery, import_gallery
 from serving.gallery.query import QueryPart, SearchQuery
 from serving.gallery.search import Models, Searcher, SearchOptions
-from serving.gallery.types import DEFAULT_K, Box, Hit, Item, is_address
+from serving.gallery.types import (
+    DEFAULT_K,
+    Box,
+    Hit,
+    Item,
+    ItemCopy,
+    PutResult,
+    Thumbnail,
+    is_address,
+    item_change,
+    merged_metadata,
+)
 from zoo.console import note, note_once
 from zoo.data import check_dataset_path
 from zoo.data.columns import Kind
@@ -45,14 +58,30 @@ from zoo.data.dataset import FOLDER
 from zoo.data.formats import table_of
 from zoo.data.images import ImageLike
 from zoo.data.listing import list_files
+from zoo.data.names import canonical
 from zoo.data.table import TableFormat, as_text, is_table
-from zoo.errors import check_at_least, command
+from zoo.errors import GalleryError, ItemNotFoundError, UsageError, check_at_least, command, nearest
 from zoo.evaluation.calibration import Calibration
 from zoo.evaluation.rerank.order import NONE, check_method
+from zoo.files import LockHeldError
 from zoo.models.load import AUTO, Embedder, load
 from zoo.models.registry import ModelLike, model_reference, model_text
 from zoo.models.results import Check
 from zoo.paths import expand
+
+if TYPE_CHECKING:
+    from serving.duplicates.lookup import CopyFinder
+
+
+@dataclass
+class AddReport(IndexingReport):
+    """Result of adding single images.
+
+    Attributes:
+        near_duplicates: Of each new item that looks like a copy of others its id, its source, and their ids (`of`).
+    """
+
+    near_duplicates: list[dict[str, Any]] = field(default_factory=list)
 
 
 class Gallery:
@@ -194,15 +223,17 @@ class Gallery:
         metadata: Mapping[str, Any] | None = None,
         *,
         update: bool = False,
+        duplicates: bool = True,
         progress: bool = False,
-    ) -> IndexingReport:
-        """Add single image files; a folder or a table is for `zoo.index`.
+    ) -> AddReport:
+        """Add single image files; a folder or a table is for `zoo.index`, and `put` adds an image under a key.
 
         Args:
             images: The files.
             label: The label of all of them.
             metadata: JSON values to store with each.
             update: Give the label and the metadata also to images that are already there.
+            duplicates: Report which new items look like copies of others; in Milvus this is not known.
             progress: Show a progress bar.
 
         Raises:
@@ -210,19 +241,167 @@ class Gallery:
             ModelMismatchError: If another model embedded the gallery.
         """
         files = named_images([expand(image) for image in images], label, metadata or {})
-        return add_files(self.vectors, self.searcher.embedder, files, progress, update)
+        before = self.vectors.store.change()
+        report = add_files(self.vectors, self.searcher.embedder, files, progress, update)
+        looked_up = duplicates and not is_address(self.address)
+        return AddReport(**vars(report), near_duplicates=self._copies_since(before) if looked_up else [])
 
-    def remove(self, ids: Sequence[int | str]) -> int:
-        """Remove items by their ids or keys, and return how many of the ids were there.
+    def put(
+        self,
+        key: str,
+        image: str | os.PathLike[str],
+        label: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> PutResult:
+        """Create or replace the item with a key: its image, label and metadata.
+
+        Args:
+            key: Your own name of the item: 1 to 256 characters of any Unicode without control characters.
+            image: The file.
+            label: The label (default: none).
+            metadata: The metadata (default: none).
+
+        Raises:
+            UsageError: If it is not a file, the key is not valid, or the metadata cannot be stored.
+            ImageError: If the image cannot be read.
+            ModelMismatchError: If another model embedded the gallery.
+        """
+        (file,) = named_images([expand(image)], label, metadata or {})
+        return put_file(self.vectors, self.searcher.embedder, file, key)
+
+    def describe(
+        self,
+        item: int | str,
+        label: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        unlabel: bool = False,
+        key: str | None = None,
+        replace: bool = False,
+    ) -> Item:
+        """Give an item another label, metadata or key, and return it. What is not given stays.
+
+        Args:
+            item: The id or the key of the item.
+            label: The label.
+            metadata: Metadata, which are merged into those of the item; None as a value removes a key.
+            unlabel: Remove the label.
+            key: Your own name of the item.
+            replace: The metadata replace those of the item.
+
+        Raises:
+            ItemNotFoundError: If there is no such item.
+            ItemConflictError: If the key is another item's.
+            UsageError: If nothing is to change, or a value cannot be stored.
+        """
+        change = item_change(label, metadata, unlabel, key)
+        if "metadata" in change and not replace:
+            change["metadata"] = partial(merged_metadata, change["metadata"])
+        if isinstance(item, str):
+            return self.vectors.describe_key(item, **change)[0]
+        self.vectors.store.describe(item, **change)
+        return self.vectors.store.item(item)
+
+    def remove(self, items: int | str | Sequence[int | str] = (), *, label: str | None = None) -> int:
+        """Remove items by their ids or keys, or all of a label, and return how many of them were there.
 
         `zoo.index` does not bring them back, unless with `readd`.
 
+        Args:
+            items: An id or a key, or several.
+            label: The label.
+
         Raises:
-            ItemNotFoundError: If no item has a key.
+            UsageError: If both are given.
+            ItemNotFoundError: If no item has the label.
         """
         store = self.vectors.store
-        numbers = [store.item_of_key(item).id if isinstance(item, str) else item for item in ids]
+        if label is not None:
+            if items:
+                raise UsageError("remove items or a label, not both.", code="conflicting-options")
+            labels, wanted = store.labels(), canonical(label)
+            numbers = [item for item, own in labels.items() if own == wanted]
+            if not numbers:
+                known = {own for own in labels.values() if own is not None}
+                raise ItemNotFoundError(f"no item has the label {label!r}.{nearest(label, known)}")
+            return self.vectors.remove(numbers, remember=True)
+        numbers = []
+        for item in [items] if isinstance(items, int | str) else items:
+            with suppress(ItemNotFoundError):
+                numbers.append(store.item_of_key(item).id if isinstance(item, str) else item)
         return self.vectors.remove(numbers, remember=True)
+
+    def item(self, item: int | str) -> Item:
+        """Return an item, by its id or its key.
+
+        Raises:
+            ItemNotFoundError: If there is no such item.
+        """
+        store = self.vectors.store
+        return store.item_of_key(item) if isinstance(item, str) else store.item(item)
+
+    def thumbnail(self, item: int | str) -> Thumbnail:
+        """Return a small picture of an item, by its id or its key: PNG or JPEG, of no bytes if none is known.
+
+        Raises:
+            ItemNotFoundError: If there is no such item.
+        """
+        return self.vectors.store.thumbnail(self.item(item).id)
+
+    def duplicates(self, item: int | str, mirrored: bool = True) -> list[ItemCopy]:
+        """Return the copies of an item's picture, the nearest first.
+
+        Args:
+            item: The id or the key of the item.
+            mirrored: Whether mirror images are copies too.
+
+        Raises:
+            ItemNotFoundError: If there is no such item.
+            UsageError: If the gallery is in Milvus (code "not-available").
+        """
+        return self._copies.items_of(self.vectors, self.item(item).id, mirrored)
+
+    @cached_property
+    def _copies(self) -> CopyFinder:
+        from serving.duplicates.lookup import CopyFinder  # takes a while
+
+        return CopyFinder()
+
+    def _copies_since(self, change: int) -> list[dict[str, Any]]:
+        """Return `AddReport.near_duplicates` of the items that were added after a change."""
+        from serving.duplicates.lookup import folder_store
+
+        store = self.vectors.store
+        copies = self._copies.copies_of_new(self.vectors, folder_store(self.vectors).items_since(change))
+        items = store.items_by_id(list(copies))
+        return [
+            {"id": item, "source": items[item].source, "of": [copy.item for copy in others]}
+            for item, others in copies.items()
+            if item in items
+        ]
+
+    def labels(self, limit: int = 1000) -> dict[str, int]:
+        """Return the number of items of each label, the most frequent label first.
+
+        Args:
+            limit: The most labels.
+
+        Raises:
+            UsageError: If it is not positive.
+        """
+        check_at_least("limit", limit, 1)
+        return dict(self.vectors.store.overview.labels(limit)[1])
+
+    def count(self, label: str | Sequence[str] = (), where: Mapping[str, Any] | None = None) -> int:
+        """Return the number of items of a label and with metadata as for `search`.
+
+        Args:
+            label: The label, or several.
+            where: The metadata.
+
+        Raises:
+            UsageError: If `where` is not a filter.
+        """
+        return self.vectors.store.count(_selection(label, where))
 
     def items(
         self,
@@ -243,9 +422,12 @@ class Gallery:
         Raises:
             UsageError: If `where` is not a filter, or a number is negative.
         """
-        check_at_least("offset", offset, 0)
-        check_at_least("limit", limit, 0)
-        return self.vectors.store.items(offset, limit or -1, _selection(label, where))
+        check_at_least("--offset (offset)", offset, 0)
+        check_at_least("--limit (limit)", limit, 0)
+        selection = _selection(label, where)
+        items = self.vectors.store.items(offset, limit or -1, selection)
+        note_filter(self.vectors, selection, bool(items) or self.vectors.store.count(selection) > 0)
+        return items
 
     def stats(self) -> dict[str, Any]:
         """Return facts about the items, the model, the index and the calibration, as `zoo gallery stats --json`."""
@@ -289,6 +471,24 @@ class Gallery:
         """
         return self.vectors.index.tune(recall, k, kind)
 
+    def evaluate(self) -> dict[str, Any]:
+        """Measure the labelled items exactly and through the index, and calibrate the probabilities of `search`.
+
+        Returns:
+            The values that `zoo.Client.evaluate` has, of which `steps` has the metrics; they are kept in the gallery.
+
+        Raises:
+            EvaluationError: If no two items share a label.
+            GalleryError: If another process measures the gallery.
+        """
+        from serving.gallery.evaluate import evaluate_gallery, served_model_report
+
+        try:
+            with self.vectors.store.evaluation_lock():
+                return evaluate_gallery(self.vectors, served_model_report(self.searcher))
+        except LockHeldError:
+            raise GalleryError(f"{self.address} is being evaluated.", code="being-evaluated") from None
+
     def calibrate(self, queries: int = QUERIES) -> Calibration:
         """Fit the probability that a hit is of the query's class, on the labelled items; searches return it then.
 
@@ -324,7 +524,7 @@ class Gallery:
         """
         return export_gallery(self.address, expand(out))
 
-    def copy(self, backend: str | os.PathLike[str]) -> tuple[int, int]:
+    def copy(self, out: str | os.PathLike[str]) -> tuple[int, int]:
         """Copy the gallery to a folder or an address in Milvus; return the number of items, and of the new ones there.
 
         Images that exist there are skipped, so that the same call continues after an interruption.
@@ -333,7 +533,7 @@ class Gallery:
             ModelMismatchError: If another model embedded the gallery that is there.
             GalleryError: If a gallery is damaged or cannot be reached.
         """
-        return copy_gallery(self.address, os.fspath(backend))
+        return copy_gallery(self.address, os.fspath(out))
 
     @classmethod
     def restore(cls, backup: str | os.PathLike[str], out: str | os.PathLike[str]) -> Self:
@@ -350,19 +550,19 @@ class Gallery:
         return cls(out)
 
     @classmethod
-    def read_export(cls, export: str | os.PathLike[str], gallery: str | os.PathLike[str]) -> Self:
+    def read_export(cls, export: str | os.PathLike[str], out: str | os.PathLike[str]) -> Self:
         """Add the items of an export to a gallery, which is made if it does not exist, and return it.
 
         Args:
             export: A folder that `export` has written.
-            gallery: The gallery: a folder, or an address in Milvus.
+            out: The gallery: a folder, or an address in Milvus.
 
         Raises:
             GalleryError: If the export is incomplete or damaged.
             ModelMismatchError: If another model embedded the gallery.
         """
-        import_gallery(expand(export), os.fspath(gallery))
-        return cls(gallery)
+        import_gallery(expand(export), os.fspath(out))
+        return cls(out)
 
     def close(self) -> None:
         """Close the gallery."""

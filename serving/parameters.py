@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from serving.gallery.query import MAX_PARTS
-from serving.gallery.types import MAX_DEPTH, MAX_KEY, check_key, check_source, metadata_json
+from serving.gallery.types import MAX_DEPTH, MAX_KEY, check_key, check_source, merged_metadata, metadata_json
 from zoo.data.names import canonical
 from zoo.errors import ItemNotFoundError, UsageError
 
@@ -93,31 +93,14 @@ def parse_metadata(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
-def merged_metadata(change: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an item's metadata with a change merged into them (RFC 7396): null removes a key.
-
-    Raises:
-        RefusedError: If they become too large.
-    """
-    merged: dict[str, Any] = _merged(metadata, change)
+def short_metadata(change: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an item's metadata with a change merged into them. Raises `RefusedError` if they become too large."""
     try:
-        return parse_metadata(merged)
+        return parse_metadata(merged_metadata(change, metadata))
     except ValueError as error:
         from serving.errors import RefusedError  # not at the top: the client needs no web framework
 
         raise RefusedError(422, "invalid_metadata", f"The merged metadata are too large: {error}.") from None
-
-
-def _merged(value: Any, change: Any) -> Any:
-    if not isinstance(change, Mapping):
-        return change
-    merged = dict(value) if isinstance(value, Mapping) else {}
-    for key, changed in change.items():
-        if changed is None:
-            merged.pop(key, None)
-        else:
-            merged[key] = _merged(merged.get(key), changed)
-    return merged
 
 
 def parse_box(value: Any) -> Any:

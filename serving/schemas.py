@@ -35,12 +35,12 @@ from serving.gallery.types import (
     Hit,
     IndexStats,
     Item,
+    ItemCopy,
     OtherItem,
     PutStatus,
     Stats,
 )
 from serving.parameters import (
-    merged_metadata,
     parse_box,
     parse_id_text,
     parse_item_id,
@@ -54,6 +54,7 @@ from serving.parameters import (
     parse_truth,
     parse_weight,
     parse_whole_number,
+    short_metadata,
 )
 from zoo.data.dataset import DataIdentity
 from zoo.evaluation.calibration import Bin, Calibration
@@ -343,7 +344,7 @@ class ItemChange(RequestBody):
         """
         values = {name: getattr(self, name) for name in self.model_fields_set - {"replace"}}
         if "metadata" in values and not (replace or self.replace):
-            values["metadata"] = partial(merged_metadata, self.metadata)
+            values["metadata"] = partial(short_metadata, self.metadata)
         return values
 
 
@@ -399,18 +400,11 @@ class ItemInfo(Item):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DuplicateItem(ItemInfo):
+class DuplicateItem(ItemInfo, ItemCopy):
     """Item that is a copy of another. similarity: cosine of their embeddings; distance: different bits of their
     perceptual hashes, of 256; mirrored: whether it is the mirror image; part: whether the distance is of the part that
     both show; width, height: sides of the image in pixels, null if they are not known.
     """
-
-    similarity: float
-    distance: int
-    mirrored: bool
-    part: bool
-    width: int | None
-    height: int | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,7 +36,7 @@ from zoo.data.preprocessing import to_pixels
 from zoo.errors import UsageError, ZooError, nearest
 from zoo.files import read_json, write_bytes, write_json
 from zoo.models.baseline_folder import save_baseline
-from zoo.models.baselines import Baseline, PublicTextTower, baselines, read_timm_config
+from zoo.models.baselines import Baseline, BaselineSettings, PublicTextTower, baselines, read_timm_config
 from zoo.models.card import read_card
 from zoo.models.golden import draw_images
 from zoo.models.pretrained.start import find_start
@@ -157,7 +157,7 @@ def _tower_checks(baseline: Baseline) -> Iterator[Check]:
     own = f"{baseline.name}-acceptance"
     folder = paths.local_models() / own
     if not folder.exists():
-        save_baseline(find_start(baseline.name)[0], own, joint=True)
+        save_baseline(find_start(baseline.name)[0], own, BaselineSettings(joint=True))
     model = zoo.load(folder)
     yield Check("text tower", True, f"{baseline.text.repository} attached")
     source = ORIGINALS[baseline.name]

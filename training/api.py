@@ -24,9 +24,11 @@ from training.cached.samples import Samples
 from training.data import TrainingData
 from training.distributed import Processes, connect, keep_freed_memory
 from training.execution import Execution
-from training.forecast import PEAK
+from training.finished import FinishedRun
+from training.forecast import PEAK, is_known
 from training.logging import check_trackers, create_trackers
 from training.overrides import changed_settings
+from training.own_network import given_loss_weights
 from training.recipe import EnsembleRecipe, Objective, Recipe, same_recipe
 from training.recipes import RECIPES, standard_recipe
 from training.samplers.base import BatchSampler
@@ -34,15 +36,14 @@ from training.trainer import Observe, Trained, fit
 from training.trunk.parts import prompted_architecture
 from zoo import data as datasets
 from zoo import paths
-from zoo.console import count, interval_text, note
+from zoo.console import note
 from zoo.data import LICENCES
 from zoo.data.content import CLASS_IMAGES, digests_of_classes, telling_digests
 from zoo.data.dataset import FOLDER, WHOLE, Dataset
-from zoo.errors import DatasetError, UsageError, ZooError, command
-from zoo.evaluation.evaluate import METRICS
+from zoo.errors import DatasetError, UsageError, ZooError
 from zoo.evaluation.evaluate import evaluate as measure
 from zoo.evaluation.memory import peak_bytes
-from zoo.evaluation.split import default_dataset, find_split
+from zoo.evaluation.split import find_split
 from zoo.files import atomic_folder, sha256_of, write_bytes, write_json
 from zoo.models.baselines import PRETRAINED, UNTRAINED
 from zoo.models.card import TRAINING_DATA, Card, joint_licence, read_card
@@ -52,7 +53,7 @@ from zoo.models.load import load
 from zoo.models.names import find_model
 from zoo.models.network import Network, create_trunk, feature_count, load_network, save_network
 from zoo.models.pretrained.weights import public_facts
-from zoo.models.results import Evaluation, add_result, data_title, few_classes_note, origin_text
+from zoo.models.results import Evaluation, add_result
 from zoo.models.torch_runtime import choose_device, open_model
 from zoo.paths import core_count, thread_count
 
@@ -292,90 +293,6 @@ def _joined(names: Iterable[str]) -> str:
     return "+".join(dict.fromkeys(names))
 
 
-@dataclass(frozen=True, repr=False)
-class Outcome:
-    """A finished training run.
-
-    Attributes:
-        name: The model's name.
-        folder: Its model folder.
-        seconds: The time of training and validation.
-        epochs: The number of epochs.
-        steps: The batches of all epochs and members.
-        images: The images of these batches, each as often as it was in one.
-        best_epoch: The epoch that was kept by validation, 0 for the start; None without validation.
-        validation: The scores of that epoch on held-out training classes.
-        validation_classes: The number of these classes.
-        skipped: The number of images that could not be read.
-        evaluation: The measurement on the test split, as in results.json, or None.
-        not_evaluated: The reason why a wanted evaluation is missing.
-    """
-
-    name: str
-    folder: Path
-    seconds: float
-    epochs: int
-    steps: int
-    images: int
-    best_epoch: int | None
-    validation: dict[str, float]
-    skipped: int = 0
-    validation_classes: int = 0
-    evaluation: Evaluation | None = None
-    not_evaluated: str | None = None
-
-    def __repr__(self) -> str:
-        metrics = {} if self.evaluation is None else self.evaluation.metrics
-        scores = "".join(f", {name} {value:.4f}" for name, value in metrics.items() if name in METRICS)
-        return f"Outcome({self.name!r}: {count(self.epochs, 'epoch')}{scores}, in {str(self.folder)!r})"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the outcome as JSON values."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        evaluation = None if self.evaluation is None else self.evaluation.to_json()
-        return {**values, "folder": str(self.folder), "evaluation": evaluation}
-
-    def summary(self, data: str | None = None) -> str:
-        """Return the run as a text: epochs, folder, and the scores or the reason why they are missing.
-
-        Args:
-            data: The folder or table of the data set, for the command that measures the model.
-        """
-        scores = ", ".join(f"{name} {value:.4f}" for name, value in self.validation.items())
-        best = "the start (epoch 0)" if self.best_epoch == 0 else f"epoch {self.best_epoch}"
-        held_out = count(self.validation_classes, "held-out training class", "held-out training classes")
-        why = "; ".join(filter(None, (scores, few_classes_note(self.validation_classes))))
-        kept_epoch = f"{best}, best on {held_out} ({why})" if scores else "the last epoch"
-        if not self.epochs:
-            kept_epoch = "the start, which is not trained"
-        skipped = count(self.skipped, "image")
-        left_out = f"{skipped} could not be read; left out.\n" if self.skipped else ""
-        budget = f"{count(self.epochs, 'epoch')} ({count(self.steps, 'step')}, {count(self.images, 'image')})"
-        return (
-            f"{left_out}{self.name}: {budget} in {self.seconds:.0f} s; kept {kept_epoch}.\n"
-            f"Written to {self.folder}.\n{self._scores(data)}"
-        )
-
-    def _scores(self, data: str | None) -> str:
-        if self.evaluation is not None:
-            intervals = self.evaluation.intervals
-            scores = ", ".join(
-                f"{name} {value:.4f}" + (f" ({interval_text(intervals[name])})" if name in intervals else "")
-                for name, value in self.evaluation.metrics.items()
-            )
-            brackets = "; in brackets 95 % over classes" if intervals else ""
-            unreadable = self.evaluation.unreadable
-            unread = f" ({count(unreadable, 'image')} could not be read)" if unreadable else ""
-            facts = self.evaluation.to_json()
-            how = f"{self.evaluation.runtime} in {self.evaluation.precision}; {origin_text(facts)}{brackets}"
-            return f"Test split of {data_title(facts)}{unread}: {scores} ({how})."
-        if data is None and default_dataset(self.folder, read_card(self.folder)) == FOLDER:
-            data = "DIR"
-        named = () if data is None else ("--data", data)
-        measure = f"Measure it with: {command('evaluate', self.name, *named, '--save')}"
-        return measure if self.not_evaluated is None else f"Not measured: {self.not_evaluated} {measure}"
-
-
 def train(
     recipe: Recipe | EnsembleRecipe,
     root: str | Path | None = None,
@@ -388,7 +305,7 @@ def train(
     facts: Mapping[str, Any] | None = None,
     origin: str | None = None,
     evaluate: bool = True,
-) -> Outcome:
+) -> FinishedRun:
     """Train a recipe into `ZOO_HOME/models/<name>`, measure the model on the test split and return the outcome.
 
     The new folder replaces an older one of that name after training has ended well. Of an ensemble, the members that
@@ -490,6 +407,7 @@ def train_network(
     track: tuple[str, ...] = (),
     check: Callable[[Samples], None] | None = None,
     observe: Observe | None = None,
+    forecast: bool = False,
 ) -> tuple[Trained, Samples]:
     """Train the network of a recipe. `zoo train` and the runs of studies share this function.
 
@@ -500,7 +418,8 @@ def train_network(
         restart: Forget the checkpoint of an interrupted run.
         track: Trackers that receive each epoch's record.
         check: Called with the training samples before the first step; it raises an error to refuse them.
-        observe: See `training.trainer.fit`.
+        observe: See `training.trainer.fit`, as for `forecast`.
+        forecast: Say before the first step how long the run will take.
 
     Returns:
         The trained network with its log, and the samples it was trained on.
@@ -517,7 +436,8 @@ def train_network(
         trackers = create_trackers(track, recipe, scratch) if setup.execution.processes.first else ()
         for tracker in trackers:
             stack.callback(tracker.close)
-        trained = fit(recipe, data, scratch, setup.execution, restart, setup.progress, trackers, sampler, observe)
+        how = setup.execution, restart, setup.progress, trackers, sampler, observe, forecast
+        trained = fit(recipe, data, scratch, *how)
     return trained, data
 
 
@@ -554,7 +474,7 @@ def measure_test_split(
 
 def _train_ensemble(
     ensemble: EnsembleRecipe, setup: TrainingSetup, restart: bool, track: tuple[str, ...], origin: str | None
-) -> Outcome:
+) -> FinishedRun:
     """Train the members that the local zoo lacks, and join all of them."""
     missing = [member for member in ensemble.members if restart or not _is_trained(member)]
     outcomes = [_train_model(member, setup, restart, track) for member in missing]
@@ -562,7 +482,7 @@ def _train_ensemble(
     if setup.execution.processes.first:
         members = [paths.local_models() / member.name for member in ensemble.members]
         concatenate(members, folder, ensemble.name, origin_facts(ensemble, origin))
-    return Outcome(
+    return FinishedRun(
         ensemble.name,
         folder,
         sum(outcome.seconds for outcome in outcomes),
@@ -591,13 +511,14 @@ def _train_model(
     track: tuple[str, ...],
     facts: Mapping[str, Any] | None = None,
     origin: str | None = None,
-) -> Outcome:
+) -> FinishedRun:
     """Train one recipe and write its model folder; see `train`."""
     execution, processes = setup.execution, setup.execution.processes
     if execution.compiled and recipe.data.features:
         raise UsageError("on cached features there is no trunk to compile; leave --compile out.", code="not-available")
     runs = paths.home() / "runs"
-    trained, data = train_network(recipe, setup, runs, restart, track)
+    unknown = setup.progress and recipe.schedule.epochs > 0 and not is_known(recipe.name, origin or recipe.name)
+    trained, data = train_network(recipe, setup, runs, restart, track, forecast=unknown)
     folder = paths.local_models() / recipe.name
     if processes.first:
         class_images = _class_images(data) if setup.dataset is None and recipe.learns else {}
@@ -608,6 +529,7 @@ def _train_model(
             "processes": processes.count,
             PEAK: peak_bytes(),
             "compiled": execution.compiled,
+            **given_loss_weights(recipe.objective),
             **dataclasses.asdict(trained.computation),
             "skipped": list(data.skipped),
             TRAINING_DATA: _training_data(recipe, data, class_images),
@@ -621,7 +543,7 @@ def _train_model(
         write_model_folder(folder, recipe, trained.network, trained.log, record, golden, base, teacher)
         trained.checkpoint.unlink(missing_ok=True)
     processes.wait()
-    return Outcome(
+    return FinishedRun(
         recipe.name,
         folder,
         trained.seconds,

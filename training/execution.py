@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,6 +17,10 @@ from zoo.models.torch_runtime import fastest
 
 MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 MEASURED_IMAGES = 8
+"""Images of a batch that is measured for the fastest computation."""
+
+MEASURED_STEPS = 2
+"""Steps by which the time of a run is forecast."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,27 @@ def fastest_computation(trunk: nn.Module, images: Tensor, device: torch.device) 
         for precision in ("fp32", "bf16") if has_bf16(device) else ("fp32",):
             forms[Computation(precision, name)] = partial(one_pass, measured.train(), batch, precision)
     return fastest(forms)
+
+
+def step_seconds(features: Callable[[Tensor, nn.Module], Tensor], trunk: nn.Module, images: Tensor) -> float:
+    """Return the seconds of a training step's passes through a trunk, forward and backward, measured by a few.
+
+    Args:
+        features: Returns the features of images by a trunk.
+        trunk: The trunk; a copy is used.
+        images: A batch, float [b, c, h, w].
+    """
+    measured = copy.deepcopy(trunk).train()
+    started = 0.0
+    for number in range(1 + MEASURED_STEPS):
+        if number == 1:  # the first one allocates memory
+            started = time.perf_counter()
+        rows = features(images, measured)
+        if rows.requires_grad:
+            rows.square().mean().backward()
+    if images.is_cuda:
+        torch.cuda.synchronize(images.device)
+    return (time.perf_counter() - started) / MEASURED_STEPS
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:

@@ -59,7 +59,7 @@ from zoo.models.registry import cached_folder, reference
 from zoo.models.results import RESULTS_FILE, add_result
 
 if TYPE_CHECKING:
-    from training.api import Outcome
+    from training.finished import FinishedRun
 
 EPOCHS, HEAD_EPOCHS, STEPS = 10, 20, 200
 LR = {"head": 3e-4, "norm": 3e-4, "last": 1e-4, "lora": 3e-4, "prompt": 1e-3, "all": 1e-4}
@@ -119,7 +119,7 @@ class Finetuned:
             incomplete.
     """
 
-    outcome: Outcome
+    outcome: FinishedRun
     base: Card
     pictures: TrainingFolder
     split: ClassSplit
@@ -234,7 +234,7 @@ def held_out(train: Dataset, data: Data, seed: int) -> Dataset | None:
     return subset(train, mask, "validation") if mask.any() else None
 
 
-def _select(base: Embedder, outcome: Outcome, images: Dataset | None, request: FinetuneRequest) -> Selection:
+def _select(base: Embedder, outcome: FinishedRun, images: Dataset | None, request: FinetuneRequest) -> Selection:
     """Choose between the base and the best epoch by the held-out training classes.
 
     Without them keep the last epoch if a setting asked for that, else the base.

@@ -1,4 +1,4 @@
-"""Forecast of a training run by an earlier one of the same recipe: time, memory and folders."""
+"""Forecast of a training run by an earlier one of the same recipe, or by a few steps: time, memory and folders."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from training.recipe import EnsembleRecipe, Recipe
 from zoo import paths
 from zoo.console import count, duration
 from zoo.files import read_object
+
+MEASURED = "training measures a few steps before its first one"
 
 PEAK = "peak_memory_bytes"
 """Entry of recipe.json: the largest resident set of the process that trained the model."""
@@ -27,14 +29,38 @@ def forecast(recipe: Recipe | EnsembleRecipe, origin: str) -> list[str]:
     earlier = next((run for name in (recipe.name, origin) if (run := _earlier(name))), None)
     epochs = sum(member.schedule.epochs for member in members)
     if earlier is None:
-        lines.append("time and memory: no earlier run of this recipe tells; the progress bar will")
+        lines.append(f"time and memory: no earlier run of this recipe tells; {MEASURED}")
     else:
         folder, seconds, memory = earlier
         taken = duration(seconds * epochs)
-        size = f"{memory / 2**30:.1f} GiB" if memory else "an unknown memory"
+        size = f"{memory / 2**30:.1f} GiB" if memory else f"an unknown memory ({MEASURED})"
         where = "the machine that made the shipped model" if folder.is_relative_to(paths.SHIPPED) else "this machine"
         lines.append(f"time and memory: about {taken} and {size}, by an earlier run on {where}")
     return [*lines, f"log: {paths.home() / 'runs' / recipe.name}-*, then {paths.local_models() / recipe.name}"]
+
+
+def is_known(*names: str) -> bool:
+    """Return whether an earlier run of one of the recipes tells both time and memory."""
+    first = next((run for name in names if (run := _earlier(name))), None)
+    return first is not None and first[2] > 0
+
+
+def measured_forecast(steps: int, seconds: float, memory: int, images: int, device: str) -> str:
+    """Return a sentence about the time and memory of a run by the measurement of its first passes.
+
+    Args:
+        steps: The steps of the run.
+        seconds: The passes of one step.
+        memory: The largest memory so far, in bytes; 0 if it is not known.
+        images: The images of a step.
+        device: Where they were measured.
+    """
+    size = f", in {memory / 2**30:.1f} GiB" if memory else ""
+    return (
+        f"time and memory: at least {duration(steps * seconds)} for the passes of {count(steps, 'step')}{size}, "
+        f"measured with {count(images, 'random image')} on {device}; objective, reading of images and validation come "
+        "on top"
+    )
 
 
 def _length(recipe: Recipe) -> str:

@@ -39,8 +39,7 @@ from zoo.models.registry import ModelLike, check_new_name, model_reference
 if TYPE_CHECKING:
     import numpy as np
 
-    from training.api import Outcome
-    from training.distillation.distil import Distilled
+    from training.finished import Distilled, FinishedRun
 
 RecipeSettings = Mapping[str, Any] | Iterable[str]
 """Changes to a recipe: `{"optimizer.lr": 1e-3}`, or `["optimizer.lr=1e-3"]` as `--set` takes them."""
@@ -120,7 +119,7 @@ def train(
     restart: bool = False,
     evaluate: bool = True,
     progress: bool = False,
-) -> Outcome:
+) -> FinishedRun:
     """Train a model by its recipe into the local zoo, and measure it on the test split.
 
     >>> trained = zoo.train("margin-conv4-glyphs", settings={"schedule.epochs": 1}, name="short")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from training.construction import Description, class_at, given_object, is_plain
-from training.recipe import GIVEN_WEIGHTS, Backbone, Recipe
+from training.recipe import GIVEN_WEIGHTS, Backbone, Objective, Recipe
 from training.recipes.common import backbone_name
 from zoo.errors import RecipeError, UsageError
 from zoo.models.places import CUSTOM, is_place, place_of
@@ -70,6 +70,18 @@ def _weights_sha256(module: nn.Module) -> str:
             digest.update(f"{name} {values.dtype} {list(values.shape)}".encode())
             digest.update(values.detach().reshape(-1).contiguous().view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def given_loss_weights(objective: Objective) -> dict[str, str]:
+    """Return the SHA-256 of the weights with which a given loss begins, such as its class vectors, as `GIVEN_WEIGHTS`.
+
+    They are not a part of the recipe, so that the same call with a new object continues an interrupted run.
+    """
+    from torch import nn
+
+    loss = given_object(objective.loss or "")
+    has_weights = isinstance(loss, nn.Module) and bool(loss.state_dict())
+    return {GIVEN_WEIGHTS: _weights_sha256(loss)} if has_weights else {}
 
 
 def _as_given(module: nn.Module) -> nn.Module:

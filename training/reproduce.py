@@ -11,8 +11,9 @@ from training.definitions import outdated
 from training.named import Images, RecipeSettings, setting_texts
 from training.overrides import check_names, recorded_classes
 from training.own_network import check_given
-from training.recipe import Recipe
+from training.recipe import GIVEN_WEIGHTS, Recipe
 from zoo import paths
+from zoo.console import note
 from zoo.data.formats import table_of
 from zoo.errors import TrainingError, UsageError, command
 from zoo.evaluation.evaluate import METRICS
@@ -120,6 +121,11 @@ def recorded_recipe(
     check_trusted(recorded_classes(recipe), folder, trust_code)
     recorded = Recipe.from_json(recipe)
     check_given(recorded.backbone)
+    if digest := record.get(GIVEN_WEIGHTS):
+        note(
+            f"the loss of {card.name} began with the weights of an object (SHA-256 {digest[:12]}), which no recipe "
+            "holds; here it begins with random ones"
+        )
     check_names(recorded)
     return replace(
         recorded,

@@ -29,7 +29,16 @@ from training.cached.samples import CachedData, Samples, draw_features
 from training.cached.views import CachedViews
 from training.checkpoint import keep_bad_batch
 from training.data import TrainingData, prefetch
-from training.execution import MEASURED_IMAGES, Computation, Execution, autocast, fastest_computation, stated_precision
+from training.execution import (
+    MEASURED_IMAGES,
+    Computation,
+    Execution,
+    autocast,
+    fastest_computation,
+    stated_precision,
+    step_seconds,
+)
+from training.forecast import measured_forecast
 from training.health.held_out import embed_held_out, validation_scores
 from training.health.indicators import Monitor
 from training.health.run_folder import keep_divergence, keep_recipe
@@ -40,8 +49,10 @@ from training.recipe import FASTEST, Augmentation, Recipe
 from training.samplers.base import BatchSampler
 from training.trunk.fused import fuse_frozen_norms
 from training.trunk.lora import merge_adapters
+from zoo.console import note
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import DivergedError, RecipeError, TrainingError
+from zoo.evaluation.memory import peak_bytes
 from zoo.files import LockHeldError, locked
 from zoo.models.network import (
     Network,
@@ -255,6 +266,20 @@ class Trainer:
                 features = forward(images)
         return self.execution.processes.gather(features.float())
 
+    def forecast(self) -> str:
+        """Return the time that the trunk's passes of all steps will take, and the memory, both measured.
+
+        The generators, the weights and their statistics do not change.
+        """
+        recipe, device = self.recipe, self.execution.device
+        shape, total = recipe.preprocessing, self.steps * recipe.schedule.epochs
+        with self.execution.forked_generators():
+            images = torch.randn(recipe.batch.size, shape.channels, shape.crop, shape.crop, device=device)
+            images = images.contiguous(memory_format=self.computation.layout)
+            seconds = step_seconds(self.features, self.network.trunk, images)
+        memory = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else peak_bytes()
+        return measured_forecast(total, seconds, memory, recipe.batch.size, str(device))
+
     def backward(self, loss: Tensor, batches: int = 1) -> None:
         """Add the gradient of one of `batches` batches of an update, whose mean is taken."""
         (loss / batches).backward()
@@ -451,6 +476,7 @@ def fit(
     trackers: tuple[Tracker, ...] = (),
     sampler: BatchSampler | None = None,
     observe: Observe | None = None,
+    forecast: bool = False,
 ) -> Trained:
     """Train a recipe, keeping checkpoint and log in `folder`, and continue an interrupted run.
 
@@ -466,6 +492,7 @@ def fit(
         trackers: Receive each epoch's record.
         sampler: Draws the batches by the labels of `data` (default: the recipe's).
         observe: Called after each validation; returns further numbers for the epoch's record.
+        forecast: Measure a few steps and say how long the run will take, before the first one of a new run.
 
     Raises:
         TrainingError: If another process trains in `folder`, a loss is not finite or a checkpoint cannot be written.
@@ -480,7 +507,7 @@ def fit(
                     (folder / name).unlink(missing_ok=True)
         processes.wait()
         sampler = create_sampler(recipe, data.labels) if sampler is None else sampler
-        return _fit(recipe, data, sampler, folder, execution, progress and processes.first, trackers, observe)
+        return _fit(recipe, data, sampler, folder, execution, progress and processes.first, trackers, observe, forecast)
 
 
 def _fit(
@@ -492,6 +519,7 @@ def _fit(
     progress: bool,
     trackers: tuple[Tracker, ...],
     observe: Observe | None,
+    forecast: bool,
 ) -> Trained:
     resumes = (folder / CHECKPOINT).exists()
     run = Trainer(recipe, data, execution, getattr(sampler, "memory", None), resumes, progress)
@@ -507,6 +535,15 @@ def _fit(
     monitor = Monitor(run)
     if execution.processes.first:
         keep_recipe(folder, recipe.record)
+    # One process alone can measure; maps and features of a frozen trunk are kept, so that its passes are not the steps.
+    if (
+        forecast
+        and not resumes
+        and execution.processes.count == 1
+        and run.maps is None
+        and isinstance(data, TrainingData)
+    ):
+        note(run.forecast())
     with ProgressBar(
         recipe.name, steps * recipe.schedule.epochs, steps * resumed_at, recipe.batch.size, progress
     ) as bar:

@@ -37,7 +37,7 @@ from serving.client.images import (
     shrunk,
 )
 from serving.gallery.query import QueryPart, SearchQuery
-from serving.gallery.types import Box, Thumbnail, check_key
+from serving.gallery.types import Box, Thumbnail, check_key, item_change
 from serving.schemas import AddedItems, SearchHit, SearchPart
 from zoo.errors import GalleryError, ItemNotFoundError, ServiceError, UsageError
 
@@ -328,15 +328,7 @@ class _Calls:
             key: Your own name of the item.
             replace: The metadata replace those of the item.
         """
-        if (label is not None and unlabel) or (label is None and metadata is None and key is None and not unlabel):
-            raise UsageError("describe needs a label or unlabel=True, metadata, or a key.", code="missing-value")
-        change: dict[str, Any] = {"replace": True} if replace else {}
-        if metadata is not None:
-            change["metadata"] = json.loads(_json_text(metadata, "metadata"))
-        if label is not None or unlabel:
-            change["label"] = label
-        if key is not None:
-            change["key"] = check_key(key)
+        change = item_change(label, metadata, unlabel, key) | ({"replace": True} if replace else {})
         return self._ask(_json(schemas.ItemInfo), "PATCH", item_path(item), body=change, repeatable=False)
 
     @_Call

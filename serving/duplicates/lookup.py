@@ -14,6 +14,7 @@ from serving.duplicates.pictures import PictureTable
 from serving.duplicates.rule import RULE, Evidence, confirm, confirm_nearest
 from serving.gallery.gallery import VectorGallery, check_folder
 from serving.gallery.store import Store
+from serving.gallery.types import ItemCopy
 from zoo.data.perceptual_hash import HASH_BYTES, hamming, mirror_hash
 from zoo.errors import command
 
@@ -100,6 +101,25 @@ class CopyFinder:
 
         similar, close = ([other for other in others if other in hashes] for others in (similar, close))
         return dict(confirm_nearest(similar, close, check))
+
+    def items_of(self, gallery: VectorGallery, item: int, mirrored: bool = True) -> list[ItemCopy]:
+        """Return the copies of an item with what is known of them. mirrored: whether mirror images are among them.
+
+        Raises:
+            ZooError: As `copies_of`.
+        """
+        found = {copy.item: copy.evidence for copy in self.copies_of(gallery, item)}
+        evidence = {other: why for other, why in found.items() if mirrored or not why.mirrored}
+        table, items = PictureTable(folder_store(gallery)), gallery.store.items_by_id(list(evidence))
+        contents = table.store.contents_of(list(items))
+        measures = table.measures(list(contents.values()))
+        copies = []
+        for other, why in evidence.items():
+            if other in items:  # not removed meanwhile
+                sides = measures.get(contents.get(other, 0))
+                width, height = (None, None) if sides is None else (sides.width, sides.height)
+                copies.append(ItemCopy(**vars(items[other]), **vars(why), width=width, height=height))
+        return copies
 
     def copies_of_new(self, gallery: VectorGallery, items: Sequence[int]) -> dict[int, list[Copy]]:
         """Return the copies of each of the items that has any."""

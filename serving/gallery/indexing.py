@@ -26,10 +26,10 @@ from serving.gallery.types import (
     Thumbnail,
     Unchanged,
     check_key,
+    check_metadata,
     decode_image,
     equal_metadata,
     folder_uri,
-    metadata_json,
     name_as_source,
 )
 from zoo.console import Progress, count
@@ -172,10 +172,7 @@ def named_images(paths: Sequence[Path], label: str | None, metadata: Mapping[str
     if wrong:
         message = f"{len(wrong):,} of {len(paths):,} names are not image files: {shortened(wrong, 20)}."
         raise UsageError(message, code="not-found")
-    try:
-        metadata_json(metadata)
-    except (ValueError, TypeError) as error:
-        raise UsageError(f"these metadata cannot be stored: {error}.", code="invalid-value") from None
+    check_metadata(metadata)
     return [ImageFile(path, name_as_source(path.as_posix()), label, metadata) for path in paths]
 
 
@@ -570,12 +567,8 @@ def _merged(metadata: Mapping[str, Any], update: bool, known: Mapping[str, Any])
     return {**known, **metadata} if update else {**metadata, **known}
 
 
-def put_file(
-    gallery: VectorGallery, embedder: Embedder, file: ImageFile, key: str
-) -> tuple[PutResult, tuple[str, ...]]:
+def put_file(gallery: VectorGallery, embedder: Embedder, file: ImageFile, key: str) -> PutResult:
     """Create the item with a key, or give it an image file, its label and its metadata.
-
-    Return the outcome, and what was assumed about the file.
 
     Raises:
         ImageError: The file cannot be read.
@@ -589,7 +582,7 @@ def put_file(
     new = NewItem(file.source, vector, thumbnail, content, *described, key=key, folder=file.folder)
     (result,) = gallery.put([new])
     remember_files(gallery, [file.path])
-    return result, notes
+    return replace(result, notes=notes)
 
 
 def fill(run: IndexingRun, embedder: Embedder, files: Sequence[ImageFile], batch_size: int, progress: bool) -> None:

@@ -184,6 +184,27 @@ class Item:
         return label not in (None, self.label) or not equal_metadata({**self.metadata, **metadata}, self.metadata)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ItemCopy(Item):
+    """Item that is a copy of another.
+
+    Attributes:
+        similarity: Cosine of their embeddings.
+        distance: Different bits of their perceptual hashes, of 256.
+        mirrored: Whether it is the mirror image.
+        part: Whether the distance is of the part that both show.
+        width: Width of the image in pixels, None if it is not known; as is `height`.
+        height: Height of the image.
+    """
+
+    similarity: float
+    distance: int
+    mirrored: bool
+    part: bool
+    width: int | None
+    height: int | None
+
+
 ALL_FIELDS = "*"
 """Name for all metadata, where a search is asked for some."""
 LABEL = "label"
@@ -232,10 +253,12 @@ class PutResult:
         id: The item, which stays the same under all images.
         status: "created" (the key is new), "replaced" (it has another image now), "updated" (the same image with
             another source, label or metadata, or an image without a place that got the key) or "unchanged".
+        notes: What was assumed about the file.
     """
 
     id: int
     status: PutStatus
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -704,6 +727,45 @@ def metadata_json(metadata: Mapping[str, Any]) -> str:
         raise TypeError("metadata are an object")
     _check_values(dict(metadata), MAX_DEPTH)
     return canonical(json.dumps(dict(metadata), ensure_ascii=False, allow_nan=False))
+
+
+def check_metadata(metadata: Mapping[str, Any]) -> None:
+    """Raise `UsageError` (`invalid-value`) for metadata that cannot be stored."""
+    try:
+        metadata_json(metadata)
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"these metadata cannot be stored: {error}.", code="invalid-value") from None
+
+
+def merged_metadata(change: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an item's metadata with a change merged into them (RFC 7396): null removes a key."""
+    merged = dict(metadata)
+    for key, value in change.items():
+        if value is None:
+            merged.pop(key, None)
+        elif isinstance(value, Mapping):
+            inner = merged.get(key)
+            merged[key] = merged_metadata(value, inner if isinstance(inner, Mapping) else {})
+        else:
+            merged[key] = value
+    return merged
+
+
+def item_change(
+    label: str | None, metadata: Mapping[str, Any] | None, unlabel: bool, key: str | None
+) -> dict[str, Any]:
+    """Return those of an item's label, metadata and key that are to change; with `unlabel` the label becomes None.
+
+    Raises:
+        UsageError: If nothing is to change, a label is given and removed, or the key or the metadata cannot be stored.
+    """
+    if (label is not None and unlabel) or (label is None and metadata is None and key is None and not unlabel):
+        raise UsageError("describe needs a label or unlabel=True, metadata, or a key.", code="missing-value")
+    change: dict[str, Any] = {"label": label} if label is not None or unlabel else {}
+    if metadata is not None:
+        check_metadata(metadata)
+        change["metadata"] = dict(metadata)
+    return change if key is None else {**change, "key": check_key(key)}
 
 
 def _check_values(value: object, depth: int) -> None:

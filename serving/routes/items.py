@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
 from fastapi import APIRouter, Query, Request, Response
@@ -51,11 +51,6 @@ from serving.schemas import (
     Removed,
 )
 from zoo.errors import ImageError, ItemNotFoundError
-
-if TYPE_CHECKING:
-    from serving.duplicates.lookup import Copy
-    from serving.duplicates.pictures import Measures
-
 
 A = TypeVar("A", bound=BaseModel)
 
@@ -162,23 +157,10 @@ async def duplicates(
         from serving.duplicates.lookup import folder_store
         from serving.duplicates.pictures import PictureTable
 
-        gallery = searcher.gallery
-        table = PictureTable(folder_store(gallery))
-        copies = [
-            copy
-            for copy in collection.copies.copies_of(gallery, item_id)
-            if parameters.mirrored or not copy.evidence.mirrored
-        ]
-        ids = [copy.item for copy in copies]
-        found, contents = gallery.store.items_by_id(ids), table.store.contents_of(ids)
-        measures = table.measures(list(contents.values()))
-        sides = {item: measures[content] for item, content in contents.items() if content in measures}
-        rows = [
-            _duplicate(found[copy.item], copy, sides.get(copy.item), collection)
-            for copy in copies
-            if copy.item in found
-        ]
-        return DuplicateItems(id=item_id, duplicates=rows, without_hash=table.unknown())
+        copies = collection.copies.items_of(searcher.gallery, item_id, parameters.mirrored)
+        rows = [DuplicateItem(**vars(copy), thumbnail=collection.thumbnail_path(copy.id)) for copy in copies]
+        without_hash = PictureTable(folder_store(searcher.gallery)).unknown()
+        return DuplicateItems(id=item_id, duplicates=rows, without_hash=without_hash)
 
     return await cpu_queue.run(collection.current.run, find)
 
@@ -294,12 +276,6 @@ async def remove(collection: CollectionDep, item_id: ItemIdDep) -> Removed:
 def item_info(item: Item, collection: Collection) -> ItemInfo:
     """Return an item as answers show it."""
     return ItemInfo(**vars(item), thumbnail=collection.thumbnail_path(item.id))
-
-
-def _duplicate(item: Item, copy: Copy, sides: Measures | None, collection: Collection) -> DuplicateItem:
-    shown = {**vars(item_info(item, collection)), **vars(copy.evidence)}
-    width, height = (None, None) if sides is None else (sides.width, sides.height)
-    return DuplicateItem(**shown, width=width, height=height)
 
 
 def embedded_image(

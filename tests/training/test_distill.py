@@ -22,10 +22,11 @@ from tests.training.before_torch import assert_refused_before_torch
 from tests.training.cached.pictures import CPU, make_model, noise, write_pictures
 from training import checkpoint
 from training.api import write_model_folder
-from training.distillation.distil import Distilled, distil, student_recipe
+from training.distillation.distil import distil, student_recipe
 from training.distillation.images import StudentImages, held_out_to_choose, read_student_images, without_labels
 from training.distillation.recipe import SAME_DIM, SOURCES, Student, plan_distillation
 from training.finetune import classes_seen
+from training.finished import Distilled
 from training.methods import TRANSFERS
 from training.methods.transfers import needs_same_dim
 from training.trainer import Trainer

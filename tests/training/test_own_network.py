@@ -192,6 +192,7 @@ def test_a_folder_from_elsewhere_runs_no_code_of_its_author(own: Any, tmp_path: 
     np.testing.assert_allclose(zoo.load(other, runtime="onnx").embed(list(PIXELS)), vectors, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_networks_that_could_not_be_loaded_again_are_refused(own: Any) -> None:
     with raises(UsageError, "invalid-value"):
         train("unkept", backbone=own.Unkept(channels=9))
@@ -224,6 +225,20 @@ class ScaledLoss(nn.Module):
 
     def forward(self, embeddings: Tensor, labels: Tensor, indices_tuple: Any = None) -> Tensor:
         return self.scale * (embeddings @ embeddings.T)[labels[:, None] != labels].mean()
+
+
+@pytest.mark.slow
+def test_the_weights_of_a_given_loss_are_recorded_by_their_hash(own: Any) -> None:
+    digests = []
+    for name, start in (("first", 1.0), ("again", 1.0), ("other", 2.0), ("none", None)):
+        loss = ScaledLoss()
+        if start is not None:
+            loss.bias = nn.Parameter(torch.full((3,), start))
+        folder = train(name, loss=loss).folder
+        digests.append(json.loads((folder / "recipe.json").read_text()).get("given_weights"))
+    assert digests[0] == digests[1]
+    assert len({*digests}) == 3
+    assert digests[3] is None
 
 
 @pytest.mark.slow

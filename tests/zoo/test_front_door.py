@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import numpy as np
 import pytest
@@ -39,6 +39,40 @@ def test_every_public_name_exists() -> None:
     assert set(dir(zoo)) == {*zoo.__all__, "__version__"}
     with pytest.raises(AttributeError):
         zoo.trian  # noqa: B018
+
+
+def test_every_type_that_a_public_function_returns_has_a_public_name() -> None:
+    """The fault: nobody could write `hits: list[Hit]`, and the pages sent users of the client to `serving.schemas`."""
+    returned = set[type]()
+    for kind in (zoo.Embedder, zoo.Gallery, zoo.Client, zoo.Publication):
+        for name in dir(kind):
+            value = inspect.getattr_static(kind, name)
+            value = getattr(value, "_waiting", getattr(value, "__func__", value))  # a call of the client, a classmethod
+            if inspect.isfunction(value) and not name.startswith("_"):
+                returned |= our_types(return_type(value))
+    for name in zoo.__all__:
+        if inspect.isfunction(value := getattr(zoo, name)):
+            returned |= our_types(return_type(value))
+    assert len(returned) > 30
+    named = [getattr(zoo, name) for name in zoo.__all__]
+    assert {kind for kind in returned if kind not in named and kind.__module__ != "zoo.errors"} == set()
+
+
+def return_type(function: Callable[..., Any]) -> Any:
+    """Return the annotation of what a function returns, whose module may name types for type checkers alone."""
+    annotation = inspect.signature(function).return_annotation
+    if not isinstance(annotation, str):
+        return annotation
+    names = {name: getattr(zoo, name) for name in zoo.__all__}
+    return eval(annotation, {**names, **vars(inspect.getmodule(inspect.unwrap(function)))})  # noqa: S307
+
+
+def our_types(annotation: Any) -> set[type]:
+    """Return the classes of ours in an annotation."""
+    inner = set[type]().union(*map(our_types, get_args(annotation)))
+    packages = ("zoo", "serving", "training", "exports")
+    own = isinstance(annotation, type) and annotation.__module__.partition(".")[0] in packages
+    return {*inner, annotation} if own else inner
 
 
 MODULES = (zoo, zoo.data, zoo.evaluation)
@@ -179,6 +213,15 @@ def test_a_gallery_and_a_client_search_by_the_same_arguments() -> None:
     local = inspect.signature(zoo.Gallery.search).parameters
     remote = inspect.signature(zoo.Client.search).parameters
     assert set(local) == {*remote, *SearchKeywords.__annotations__} - {"options"}
+
+
+@pytest.mark.parametrize("name", ["describe", "put", "item", "labels", "duplicates", "thumbnail", "evaluate"])
+def test_a_gallery_and_a_client_change_items_by_the_same_arguments(name: str) -> None:
+    local, remote = (inspect.signature(getattr(kind, name)).parameters for kind in (zoo.Gallery, zoo.Client))
+    assert set(local) == set(remote) - {"source"}
+    assert {key: value.default for key, value in local.items()} == {
+        key: value.default for key, value in remote.items() if key in local
+    }
 
 
 def test_a_gallery_remembers_a_loaded_model(pictures: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -147,9 +148,7 @@ def test_a_gallery_is_looked_after(pictures: Path, tmp_path: Path, capsys: pytes
             gallery.add([tmp_path / "new.png"], metadata={"bad": object()})
         with raises(UsageError, "not-found"):
             gallery.add([tmp_path / "none.png"])
-        assert gallery.remove([item.id, item.id + 100]) == 1
-        with pytest.raises(ItemNotFoundError):
-            gallery.remove(["no such key"])
+        assert gallery.remove([item.id, item.id + 100, "no such key"]) == 1
         facts = gallery.compact()
         assert facts is not None
         assert facts.count == 8
@@ -169,6 +168,53 @@ def test_a_gallery_is_looked_after(pictures: Path, tmp_path: Path, capsys: pytes
     capsys.readouterr()
     run_here("gallery stats", tmp_path / "gallery", "--json")
     assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(stats))
+
+
+def test_an_item_is_put_described_and_removed(pictures: Path, tmp_path: Path) -> None:
+    with zoo.index("margin-conv4-glyphs", pictures, out=tmp_path / "gallery") as gallery:
+        Image.new("RGB", (64, 64), "red").save(tmp_path / "new.png")
+        put = gallery.put("own/1", tmp_path / "new.png", "red", {"year": 1908, "place": {"town": "x", "street": "y"}})
+        assert (put.status, gallery.put("own/1", tmp_path / "new.png", "red").status) == ("created", "updated")
+        assert gallery.item("own/1").metadata == {}
+        gallery.describe("own/1", metadata={"year": 1908, "place": {"town": "x", "street": "y"}})
+        changed = gallery.describe(put.id, "scarlet", {"year": None, "place": {"town": "z"}})
+        assert (changed.label, changed.metadata) == ("scarlet", {"place": {"town": "z", "street": "y"}})
+        assert gallery.describe("own/1", unlabel=True, metadata={"a": 1}, replace=True, key="own/2") == gallery.item(
+            put.id
+        )
+        item = gallery.item("own/2")
+        assert (item.id, item.label, item.metadata) == (put.id, None, {"a": 1})
+        for wrong in ({}, {"label": "x", "unlabel": True}, {"metadata": {"bad": object()}}, {"key": "a\nb"}):
+            with pytest.raises(UsageError):
+                gallery.describe(put.id, **wrong)
+        with pytest.raises(ItemNotFoundError):
+            gallery.describe("own/1", "red")
+        assert gallery.labels() == {"a": 4, "b": 4}
+        assert gallery.count("a", {"a": 1}) == 0
+        assert gallery.count(where={"a": 1}) == 1
+        assert gallery.remove("own/2") == 1
+        with pytest.raises(ItemNotFoundError):
+            gallery.remove(label="scarlet")
+        with raises(UsageError, "conflicting-options"):
+            gallery.remove([1], label="a")
+        assert (gallery.remove(label="a"), gallery.labels()) == (4, {"b": 4})
+
+
+def test_copies_of_an_item_are_found_and_new_ones_are_reported(pictures: Path, tmp_path: Path) -> None:
+    with zoo.index("margin-conv4-glyphs", pictures, out=tmp_path / "gallery") as gallery:
+        first, copy = (next(i for i in gallery.items() if i.source == name) for name in ("a/0.png", "b/copy.jpg"))
+        (found,) = gallery.duplicates(first.id)
+        assert (found.id, found.source, found.mirrored, found.width) == (copy.id, "b/copy.jpg", False, 96)
+        assert found.similarity > 0.95
+        with Image.open(BytesIO(gallery.thumbnail(copy.id).data)) as picture:
+            assert picture.size == (96, 96)
+        Image.open(pictures / "a" / "2.png").save(tmp_path / "again.jpg", quality=85)
+        report = gallery.add([tmp_path / "again.jpg"])
+        two = next(item for item in gallery.items() if item.source == "a/2.png")
+        assert [near["of"] for near in report.near_duplicates] == [[two.id]]
+        measured = gallery.evaluate()
+        assert {step["step"] for step in measured["steps"]} >= {"gallery, exact"}
+        assert measured["items"] == len(gallery)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -91,6 +92,48 @@ def test_a_tracker_gets_every_step(own_zoo: Path) -> None:
     assert [event.step for event in losses] == [1, 2, 3, 4, 5, 6]
     assert [event.step for event in epochs] == [3, 6]
     assert epochs[0].value == pytest.approx(torch.tensor([event.value for event in losses[:3]]).mean().item())
+
+
+@pytest.mark.slow
+def test_trackio_gets_every_step(own_zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asks for another Pillow than ours, so that no extra brings it; with it installed by hand this test runs."""
+    pytest.importorskip("trackio")
+    own = {**os.environ, "TRACKIO_DIR": str(tmp_path / "trackio")}
+    train = ["-m", "zoo.cli.main", "train", MODEL, "--as", "tracked", "--track", "trackio", "--no-eval"]
+    steps = ["--set", "schedule.epochs=2", "--set", "schedule.steps=3"]
+    subprocess.run([sys.executable, *train, *steps], env=own, check=True, capture_output=True)
+    ask = ["get", "metric", "--project", "dml-zoo", "--run", "tracked", "--json", "--metric"]
+    code = "from trackio.cli import main; main()"
+    values = {}
+    for metric in ("step/loss", "loss"):
+        command = [sys.executable, "-c", code, *ask, metric]
+        printed = subprocess.run(command, env=own, check=True, capture_output=True, text=True).stdout
+        values[metric] = {row["step"]: row["value"] for row in json.loads(printed)["values"]}
+    assert list(values["step/loss"]) == [1, 2, 3, 4, 5, 6]
+    epochs = [
+        json.loads(line) for line in (own_zoo / "models" / "tracked" / "log.jsonl").read_text("utf-8").splitlines()
+    ]
+    assert values["loss"] == {3: pytest.approx(epochs[0]["loss"]), 6: pytest.approx(epochs[1]["loss"])}
+
+
+@pytest.mark.slow
+def test_a_run_without_an_earlier_one_is_measured_and_stays_the_same(
+    own_zoo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = ("train", MODEL, "--set", "schedule.epochs=1", "--set", "schedule.steps=3", "--no-eval", "--as")
+    run_here(*short, "quiet", "--quiet")
+    assert "random images" not in capsys.readouterr().err
+    run_here(*short, "shown")
+    measured = capsys.readouterr().err
+    assert re.search(
+        r"at least \d+ s for the passes of 3 steps, in \d+\.\d GiB, measured with 128 random images", measured
+    )
+    logs = [json.loads((own_zoo / "models" / name / "log.jsonl").read_text("utf-8")) for name in ("quiet", "shown")]
+    assert logs[0]["loss"] == logs[1]["loss"]
+    run_here(*short, "shown", "--replace", "--set", "seed=1")
+    again = capsys.readouterr().err
+    assert "by an earlier run on this machine" in again
+    assert "random images" not in again
 
 
 @pytest.mark.slow

@@ -53,12 +53,20 @@ reveal_type(zoo.convert("net.pth", "weights", architecture="resnet50"))
 reveal_type(zoo.reproduce(trained))
 reveal_type(zoo.doctor("watched"))
 reveal_type(zoo.features(better, "pictures", out="kept"))
+
+
+def sources(hits: list[zoo.Hit] | list[zoo.SearchHit], better: zoo.Finetuned) -> list[str]:
+    return [hit.source for hit in hits]
+
+
+reveal_type(zoo.Client("http://127.0.0.1:3000").add("a.png"))
+reveal_type(zoo.baseline("net.onnx", "own", mean=[0.5], std=[0.5]))
 """
 
 TYPES = (
-    *("MarginLoss", "DistanceWeightedMiner", "SPC", "Embedder", "Evaluation", "Outcome", "Finetuned", "Distilled"),
+    *("MarginLoss", "DistanceWeightedMiner", "SPC", "Embedder", "Evaluation", "FinishedRun", "Finetuned", "Distilled"),
     *("ExportedModel", "list[Hit]", "Client", "ModelInfo", "ImageEmbeddings", "EmbeddingComparison", "DuplicateReport"),
-    *("ConvertedModel", "Reproduction", "RunHealth", "Features"),
+    *("ConvertedModel", "Reproduction", "RunHealth", "Features", "AddedItems", "SavedBaseline"),
 )
 
 MISUSE = """

@@ -4,90 +4,34 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import timm
 import torch
 
-from training.api import Outcome, base_of, train
+from training.api import base_of, train
 from training.build import create_parts
 from training.data import TrainingData
 from training.distillation.fidelity import Fidelity, measure_fidelity
 from training.distillation.images import StudentImages, held_out_to_choose, without_labels
 from training.distillation.recipe import BATCH, PlannedStudent, Student, fit_to_images
 from training.finetune import check_same, classes_seen
+from training.finished import Distilled
 from training.overrides import check_names, setting_keys
 from training.recipe import Recipe
 from zoo.data.content import CLASS_IMAGES, digests_of_classes, telling_digests
 from zoo.data.dataset import FOLDER
 from zoo.evaluation import Evaluation
 from zoo.evaluation.evaluate import attribute_to_model
-from zoo.evaluation.selection import MetricChange, Selection, change_table, changes, measure_change
-from zoo.models.card import Card
+from zoo.evaluation.selection import Selection, measure_change
 from zoo.models.load import AUTO, Embedder, load
 from zoo.models.pretrained.weights import stated_model
 from zoo.models.results import add_result
 
 UNLABELLED_PROTOCOL = "beside the teacher, cosine, exact"
 """The protocol in results.json of a measurement on images without labels."""
-
-
-@dataclass(frozen=True, repr=False)
-class Distilled:
-    """The result of a distillation.
-
-    Attributes:
-        outcome: The student's training.
-        pictures: Its images.
-        teacher: The teacher's card.
-        fidelity: The agreement with the teacher.
-        selection: The epoch that was kept, and the classes that chose it.
-        dim: The dimension of the student's embedding.
-        rows: The metrics of the teacher ("before") and of the student, with paired differences; empty without labels.
-        seen_classes: The measured classes that the teacher was trained or whitened on.
-    """
-
-    outcome: Outcome
-    pictures: StudentImages
-    teacher: Card
-    fidelity: Fidelity
-    selection: Selection
-    dim: int
-    rows: tuple[MetricChange, ...] = ()
-    seen_classes: tuple[str, ...] = ()
-
-    def __repr__(self) -> str:
-        agreement = f"{self.fidelity.neighbours.value:.4f} of its nearest {self.fidelity.k}"
-        return f"Distilled({self.outcome.name!r} of {self.teacher.name}: {agreement}; {changes(self.rows)})"
-
-    def _repr_html_(self) -> str:
-        """Return the comparison with the teacher as a table, for notebooks."""
-        return change_table(self.rows).html(f"before: {self.teacher.name}, the teacher; after: {self.outcome.name}")
-
-    @property
-    def folder(self) -> Path:
-        """The student's folder."""
-        return self.outcome.folder
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the result as JSON values."""
-        return {
-            **self.outcome.to_json(),
-            "teacher": self.teacher.identity,
-            "split": self.pictures.to_json(),
-            "unreadable": self.pictures.unreadable,
-            "labelled": self.pictures.labelled,
-            "seen_by_teacher": list(self.seen_classes),
-            "fidelity": self.fidelity.to_json(),
-            "kept": self.selection.kept,
-            "selection": self.selection.to_json(),
-            "dim": {"before": self.teacher.dim, "after": self.dim},
-            "rows": [dataclasses.asdict(row) for row in self.rows],
-        }
 
 
 def distil(

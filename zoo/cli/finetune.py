@@ -31,10 +31,9 @@ from zoo.errors import command
 from zoo.render import Table
 
 if TYPE_CHECKING:
-    from training.api import Outcome
-    from training.distillation.distil import Distilled
     from training.distillation.fidelity import Score
     from training.finetune import Finetuned
+    from training.finished import Distilled, FinishedRun
     from zoo.evaluation.selection import MetricChange, Selection
     from zoo.models.card import Card
 
@@ -150,7 +149,7 @@ def _print_finetuned(fitted: Finetuned, base: str, source: str) -> None:
     _print_next_step(fitted.outcome.name, fitted.outcome.folder, source)
 
 
-def _print_origin(outcome: Outcome, role: str, other: Card) -> None:
+def _print_origin(outcome: FinishedRun, role: str, other: Card) -> None:
     """Print how the scores of a new model, and of the model beside it, came about."""
     from zoo.models.results import origin_text
 

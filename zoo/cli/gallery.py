@@ -29,15 +29,12 @@ from zoo.cli.options import (
     print_outcome,
 )
 from zoo.console import count, one_line, print_json, print_table, show
-from zoo.errors import ImageError, ItemNotFoundError, UsageError, check_at_least, command, nearest
+from zoo.errors import ImageError, ItemNotFoundError, UsageError, command
 from zoo.render import Table
 
 if TYPE_CHECKING:
-    from serving.gallery import VectorGallery
-    from serving.gallery.indexing import IndexingReport
-    from serving.gallery.matching import ImageFile
+    from serving.galleries import AddReport, Gallery
     from serving.gallery.types import IndexStats
-    from zoo.models.load import Embedder
 
 
 app = typer.Typer()
@@ -76,60 +73,38 @@ def add(
     as_json: Json = False,
 ) -> int:
     """add single images to a gallery"""
-    from serving.gallery import VectorGallery
-    from serving.gallery.indexing import add_files
-    from zoo.models.load import load
+    from serving.galleries import Gallery
 
-    files = _image_files(images, label, metadata)
-    if key is not None and (update or len(files) > 1):
+    if key is not None and (update or len(images) > 1):
         raise UsageError(
             "--key is for a single image, whose label and metadata it always gives to the item; leave out --update and "
             "the other images.",
             code="conflicting-options",
         )
-    with VectorGallery.open(gallery) as opened:
-        embedder = load(model or opened.model_ref, runtime, precision).matching(opened.card)
+    values = None if metadata is None else json_object(metadata, "--metadata", '{"year": 1908}')
+    with Gallery(gallery, model, runtime, precision) as opened:
         if key is not None:
-            return _put(opened, embedder, files[0], key, as_json)
-        before = opened.store.change()
-        report = add_files(opened, embedder, files, progress=True, update=update)
-        copies = _copies_of_added(opened, before)
-    facts = {**asdict(report), "near_duplicates": copies}
-    print_outcome(as_json, facts, *_added_lines(report, update, copies))
+            return _put(opened, key, images[0], label, values, as_json)
+        report = opened.add(images, label, values, update=update, progress=True)
+    print_outcome(as_json, asdict(report), *_added_lines(report, update))
     return 1 if report.unreadable else 0
 
 
-def _copies_of_added(gallery: VectorGallery, before: int) -> list[dict[str, Any]]:
-    """Return the items that were added after a change and look like copies: id, source, and ids of the others."""
-    from serving.duplicates.lookup import CopyFinder, folder_store
-    from serving.gallery.types import is_address
-
-    if is_address(gallery.address):
-        return []
-    copies = CopyFinder().copies_of_new(gallery, folder_store(gallery).items_since(before))
-    items = gallery.store.items_by_id(list(copies))
-    return [
-        {"id": item, "source": items[item].source, "of": [copy.item for copy in others]}
-        for item, others in copies.items()
-        if item in items
-    ]
-
-
-def _put(gallery: VectorGallery, embedder: Embedder, file: ImageFile, key: str, as_json: bool) -> int:
-    from serving.gallery.indexing import put_file
-
+def _put(
+    gallery: Gallery, key: str, image: Path, label: str | None, metadata: dict[str, Any] | None, as_json: bool
+) -> int:
     try:
-        result, notes = put_file(gallery, embedder, file, key)
+        result = gallery.put(key, image, label, metadata)
     except ImageError as error:
-        print_outcome(as_json, {"key": key, "error": str(error)}, f"left out {file.path}: {error}")
+        print_outcome(as_json, {"key": key, "error": str(error)}, f"left out {image}: {error}")
         return 1
-    facts = {"key": key, "id": result.id, "status": result.status, "notes": notes, "items": gallery.store.count()}
-    lines = [f"{file.source}: {text}" for text in notes]
+    lines = [f"{image}: {text}" for text in result.notes]
+    facts = {"key": key, **asdict(result), "items": len(gallery)}
     print_outcome(as_json, facts, *lines, f"{key}: {result.status}, as item {result.id}")
     return 0
 
 
-def _added_lines(report: IndexingReport, update: bool, copies: list[dict[str, Any]]) -> Iterator[str]:
+def _added_lines(report: AddReport, update: bool) -> Iterator[str]:
     from serving.gallery.indexing import report_notes
 
     for source, reason in report.unreadable:
@@ -139,38 +114,13 @@ def _added_lines(report: IndexingReport, update: bool, copies: list[dict[str, An
         outcome = "it is as given now" if update else "it keeps what it has; --update changes it"
         yield f"{source}: already there as {item} with {f'label {label}' if label else 'no label'}; {outcome}"
     yield from copy_lines(report)
-    for copy in copies:
+    for copy in report.near_duplicates:
         of = ", ".join(map(str, copy["of"][:NAMED])) + (", ..." if len(copy["of"]) > NAMED else "")
         yield f"{copy['source']}: added as {copy['id']}; it looks like a copy of {of}"
     replaced = f", {count(report.replaced, 'has', 'have')} another image now" if report.replaced else ""
     described = f", {report.updated:,} got a label or metadata" if report.updated else ""
     there = f"{report.already_there:,} already there{replaced}{described}"
     yield f"{report.added:,} added, {there}; {count(report.items, 'item')}"
-
-
-def _image_files(images: list[Path], label: str | None, metadata_text: str | None) -> list[ImageFile]:
-    """Return the images with their label and metadata.
-
-    Raises:
-        UsageError: If the metadata or file names are wrong; one error for all of them.
-    """
-    from serving.gallery.indexing import named_images
-
-    errors: list[UsageError] = []
-    metadata: dict[str, Any] = {}
-    files: list[ImageFile] = []
-    try:
-        text = "{}" if metadata_text is None else metadata_text
-        metadata = json_object(text, "--metadata", '{"year": 1908}')
-    except UsageError as error:
-        errors.append(error)
-    try:
-        files = named_images(images, label, metadata)
-    except UsageError as error:
-        errors.append(error)
-    if errors:
-        raise UsageError(" ".join(map(str, errors)), code=errors[0].code)
-    return files
 
 
 @app.command(
@@ -193,50 +143,34 @@ def remove(
     as_json: Json = False,
 ) -> int:
     """remove items from a gallery"""
-    from serving.gallery import VectorGallery
+    from serving.galleries import Gallery
 
     if bool(ids) + bool(key) + (label is not None) != 1:
         message = "name the ids of items, their keys with --key, or a label with --label; one of the three."
         raise UsageError(message, code="conflicting-options")
-    with VectorGallery.open(gallery) as opened:
-        numbers, absent = _ids_of_keys(opened, key) if key else (ids or _ids_of_label(opened, str(label), yes), 0)
-        removed, items = opened.remove(numbers, remember=True), opened.store.count()
-    unknown = len(set(numbers)) - removed + absent
+    named: list[int] | list[str] = ids or key or []
+    with Gallery(gallery) as opened:
+        if label is not None and not yes:
+            _confirm_removal(opened, label)
+        removed, items = opened.remove(named, label=label), len(opened)
+    unknown = 0 if label is not None else len(set(named)) - removed
     facts = {"removed": removed, "not_there": unknown, "items": items}
     stays = ". zoo index does not bring them back without --readd" if removed else ""
     print_outcome(as_json, facts, f"{removed:,} removed, {unknown:,} not there; {count(items, 'item')}{stays}")
     return ItemNotFoundError.exit_code if unknown else 0
 
 
-def _ids_of_keys(gallery: VectorGallery, keys: list[str]) -> tuple[list[int], int]:
-    """Return the ids of the items with these keys, and the number of keys that no item has."""
-    ids, absent = [], 0
-    for key in dict.fromkeys(keys):
-        try:
-            ids.append(gallery.store.item_of_key(key).id)
-        except ItemNotFoundError:
-            absent += 1
-    return ids, absent
-
-
-def _ids_of_label(gallery: VectorGallery, label: str, yes: bool) -> list[int]:
-    """Return the ids of all items of a label, after the person at the terminal has confirmed their removal."""
-    labels = gallery.store.labels()
-    ids = [item for item, item_label in labels.items() if item_label == label]
-    if not ids:
-        known_labels = {item_label for item_label in labels.values() if item_label is not None}
-        raise ItemNotFoundError(f"no item has the label {label!r}.{nearest(label, known_labels)}")
-    if yes:
-        return ids
-    removal = f"{count(len(ids), 'item')} of the label {label!r}"
-    if not sys.stdin.isatty():
+def _confirm_removal(gallery: Gallery, label: str) -> None:
+    """Ask the person at the terminal whether to remove the items of a label, if there are any."""
+    items = gallery.count(label)
+    removal = f"{count(items, 'item')} of the label {label!r}"
+    if items and not sys.stdin.isatty():
         raise UsageError(
-            f"{removal} would be removed, out of {len(labels):,}. Add --yes to remove them without a question.",
+            f"{removal} would be removed, out of {len(gallery):,}. Add --yes to remove them without a question.",
             code="not-confirmed",
         )
-    if not confirm(f"Remove {removal}, out of {len(labels):,}?"):
+    if items and not confirm(f"Remove {removal}, out of {len(gallery):,}?"):
         raise UsageError("nothing was removed.", code="not-confirmed")
-    return ids
 
 
 @app.command(
@@ -255,15 +189,12 @@ def list_items(
     as_json: Json = False,
 ) -> None:
     """list the items of a gallery"""
-    from serving.galleries import note_filter
-    from serving.gallery import VectorGallery
+    from serving.galleries import Gallery
 
-    check_at_least("--offset", offset, 0)
-    check_at_least("--limit", limit, 0)
     selection = item_filter(label, where)
-    with VectorGallery.open(gallery) as opened:
-        items, total = opened.store.items(offset, limit or -1, selection), opened.store.count(selection)
-        note_filter(opened, selection, total > 0)
+    with Gallery(gallery) as opened:
+        items = opened.items(selection.labels, selection.where, offset=offset, limit=limit)
+        total = opened.count(selection.labels, selection.where)
     if as_json:
         print_json({"total": total, "items": [asdict(item) for item in items]})
         return

@@ -23,12 +23,11 @@ from zoo.cli.options import (
     print_outcome,
     strict_status,
 )
-from zoo.console import count, note, note_left_out, one_line, print_json, print_table
+from zoo.console import count, note, one_line, print_json, print_table
 from zoo.errors import command
 from zoo.render import Table
 
 if TYPE_CHECKING:
-    from zoo.data.dataset import Dataset as DataSet
     from zoo.models.card import Card
     from zoo.models.catalogue import ModelInfo
     from zoo.models.results import Check
@@ -532,131 +531,41 @@ def baseline(
     as_json: Json = False,
 ) -> int:
     """save weights of any kind as a model of your own, whitened if wanted"""
-    from zoo import paths
-    from zoo.evaluation.baseline import new_name, save
+    from zoo.evaluation.baseline import baseline as save_baseline
 
-    name = new_name(weights, name, joint)
-    statistics = _numbers("--mean", mean), _numbers("--std", std)
-    if weights.endswith(".onnx"):
-        unused: dict[str, Any] = {"--architecture": architecture, "--whiten": whiten, "--whiten-on": whiten_on}
-        unused |= {"--dim": dim, "--squeeze": squeeze or None}
-        _check_without_effect(
-            unused | {"--joint": joint or None, "--half": half or None, "--gem": gem, "--sha256": sha256},
-            "an ONNX graph",
-        )
-        return _baseline_of_graph(Path(weights), name, statistics, size, layout, as_json)
-    _check_without_effect({"--layout": layout}, "other weights than an ONNX graph")
-    images = _whitening_images(whiten, whiten_on, data, limit, batch_size)
-    _check_model_name(weights)
     started = time.monotonic()
-    saved = save(
+    saved = save_baseline(
         weights,
         name,
-        images,
-        tolerant=bool(whiten),  # one file that is not an image does not spoil a folder; a named data set is whole
+        whiten=whiten,
+        whiten_on=whiten_on,
+        data=data,
         dim=dim,
         size=size,
-        batch_size=batch_size,
-        progress=True,
-        device=device,
         joint=joint,
+        limit=limit,
+        batch_size=batch_size,
+        device=device,
+        progress=True,
         architecture=architecture,
-        mean=statistics[0],
-        std=statistics[1],
+        mean=_numbers("--mean", mean),
+        std=_numbers("--std", std),
+        sha256=sha256,
+        layout=layout,
         half=half,
         gem=gem,
         shrink=shrink,
         power=power,
         squeeze=squeeze,
-        sha256=sha256,
     )
-    out = paths.local_models() / name
-    note_left_out(saved.unreadable.values())
-    _print_notes(*saved.remarks)
+    card = saved.card
     fitted = f", whitened on {saved.fitted:,} images" if saved.fitted else ""
-    line = f"{name}: {saved.card.dim} numbers of {saved.card.backbone}{fitted}, written to {out}"
-    facts: dict[str, Any] = {"folder": str(out), "card": saved.card.to_json(), "seconds": time.monotonic() - started}
+    line = f"{card.name}: {card.dim} numbers of {card.backbone}{fitted}, written to {saved.folder}"
+    facts: dict[str, Any] = {"folder": str(saved.folder), "card": card.to_json(), "seconds": time.monotonic() - started}
     facts |= {"whitening": saved.comparison.to_json()} if saved.comparison else {}
     facts |= {"not_compared": saved.not_compared} if saved.not_compared else {}
-    print_outcome(as_json, facts, *saved.notes, line)
+    print_outcome(as_json, facts, line)
     return strict_status(strict, saved.unreadable)
-
-
-def _check_model_name(name: str) -> None:
-    """Report a missing file or model before torch is loaded, if the name cannot be one of timm's."""
-    from zoo.errors import UsageError
-    from zoo.models.folder import PYTORCH_SUFFIXES
-    from zoo.models.names import find_model
-    from zoo.paths import expand
-
-    if expand(name).exists():
-        return
-    if name.endswith((".safetensors", *PYTORCH_SUFFIXES)):
-        raise UsageError(f"there is no file {name}.", code="not-found")
-    if "-" in name:
-        find_model(name)
-
-
-def _check_without_effect(options: dict[str, Any], subject: str) -> None:
-    from zoo.errors import UsageError
-
-    if given := [option for option, value in options.items() if value is not None]:
-        raise UsageError(f"{', '.join(given)} has no effect on {subject}.", code="option-without-effect")
-
-
-def _print_notes(*texts: str) -> None:
-    for text in filter(None, texts):
-        note(text)
-
-
-def _baseline_of_graph(
-    graph: Path,
-    name: str,
-    statistics: tuple[tuple[float, ...] | None, tuple[float, ...] | None],
-    size: int | None,
-    layout: str | None,
-    as_json: bool,
-) -> int:
-    from zoo import paths
-    from zoo.errors import UsageError
-    from zoo.models.pretrained.onnx_folder import save_graph
-    from zoo.models.registry import check_new_name
-
-    if not graph.is_file():
-        raise UsageError(f"there is no file {graph}.", code="not-found")
-    mean, std = statistics
-    if mean is None or std is None:
-        raise UsageError(
-            f"{graph} does not say how its images are normalised: give --mean and --std, for images of 0 to 1 that are "
-            "not normalised --mean 0 --std 1.",
-            code="missing-value",
-        )
-    out = paths.local_models() / check_new_name(name)
-    card = save_graph(graph, out, name, mean, std, size, layout)
-    line = f"{name}: {card.dim} numbers of {graph.name}, for ONNX Runtime only, written to {out}"
-    print_outcome(as_json, {"folder": str(out), "card": card.to_json()}, line)
-    return 0
-
-
-def _whitening_images(
-    whiten: str | None, whiten_on: str | None, data: str | None, limit: int | None, batch_size: int
-) -> DataSet | None:
-    """Return the images to fit whitening on, and their classes; None if no whitening is wanted."""
-    from zoo.data import load_dataset
-    from zoo.data.folder import read_by_class
-    from zoo.errors import UsageError
-    from zoo.evaluation.baseline import check_limits, draw_images
-
-    if whiten and whiten_on:
-        raise UsageError(
-            "whitening is fitted on a folder or table (--whiten) or on a data set (--whiten-on), not on both.",
-            code="conflicting-options",
-        )
-    check_limits(limit, batch_size)
-    if not whiten and not whiten_on:
-        return None
-    dataset = load_dataset(whiten_on, "train", data) if whiten_on else read_by_class(str(whiten))
-    return draw_images(dataset, limit)
 
 
 # zoo ensemble
@@ -731,7 +640,8 @@ def convert(
     statistics = {"mean": _numbers("--mean", mean), "std": _numbers("--std", std)}
     converted = convert_weights(file, out, architecture=architecture, **statistics, size=size, sha256=sha256, head=head)
     card = converted.card
-    _print_notes(*converted.notes)
+    for text in converted.notes:
+        note(text)
     print_outcome(
         as_json,
         {"folder": str(out), "architecture": card.architecture, "card": card.to_json(), "notes": converted.notes},

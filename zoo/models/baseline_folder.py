@@ -42,6 +42,7 @@ from zoo.models.baselines import (
     WHITENING,
     WHITENING_COMPARISON,
     WHITENING_HEAD,
+    BaselineSettings,
     baselines,
     baselines_root,
     folder_of_repository,
@@ -67,7 +68,7 @@ from zoo.models.public_text import FetchedTower, fetch_tower, published_tower
 from zoo.models.registry import check_new_name
 from zoo.models.torch_runtime import choose_device, open_model, run_trunk
 from zoo.models.trunk_graph import Trunk, normalised, open_trunk_graph
-from zoo.models.whitening import POWER, SHRINK, check_can_be_whitened, check_whitening, default_dim, fit_whitening
+from zoo.models.whitening import POWER, check_can_be_whitened, check_whitening, default_dim, fit_whitening
 
 PROJECTION_HEAD = "projection"
 
@@ -271,42 +272,29 @@ def _similar_names(repository: str) -> str:
 def save_baseline(
     source: Path | Source,
     name: str,
+    settings: BaselineSettings,
     images: Dataset | Sequence[ImageLike] | None = None,
-    dim: int | None = None,
-    size: int | None = None,
-    batch_size: int = 64,
-    progress: bool = False,
-    device: str | None = None,
-    joint: bool = False,
-    unreadable: dict[int, ImageError] | None = None,
+    *,
     judge: Judge | None = None,
-    half: bool = False,
-    gem: float | None = None,
-    shrink: float = SHRINK,
-    power: float = POWER,
-    squeeze: bool = False,
+    unreadable: dict[int, ImageError] | None = None,
+    batch_size: int = 64,
+    device: str | None = None,
+    progress: bool = False,
 ) -> tuple[Card, list[str]]:
     """Write the baseline in `source` to the local zoo as `name`.
 
     Args:
         source: Model folder, or weights with all that a model folder needs to know of them.
         name: The new name.
+        settings: What to make of it.
         images: Images on whose pooled features PCA whitening is fitted, which becomes the head; without them the
             weights are only copied. The whitening does not use their classes, which recipe.json records.
-        dim: Dimensions that whitening keeps, the most varied first; by default `default_dim`.
-        size: Side of the input in pixels instead of the backbone's; timm resamples position embeddings.
-        batch_size: Images per batch.
-        progress: Show a progress bar.
-        device: As in `zoo.models.torch_runtime.choose_device`.
-        joint: Put images and texts into one space: keep the backbone's own projection (CLIP) as the head, and fetch the
-            text tower that the table of baselines names.
-        unreadable: If given, images that cannot be read are left out and stored here by their index.
         judge: Function of the pooled features float32 [n, f] and the plain model's card. It returns a comparison for
             recipe.json, whose `kept` says whether to whiten, or None to whiten without one; by default None.
-        half: Store the weights in float16.
-        gem: Exponent of the generalised mean that pools instead of the backbone's own pooling.
-        shrink: As in `fit_whitening`, as is `power`.
-        squeeze: Show the network whole images, squeezed to a square, instead of their centre.
+        unreadable: If given, images that cannot be read are left out and stored here by their index.
+        batch_size: Images per batch.
+        device: As in `zoo.models.torch_runtime.choose_device`.
+        progress: Show a progress bar.
 
     Returns:
         The card of the new folder, and remarks on how the weights were fitted to the architecture.
@@ -317,56 +305,55 @@ def save_baseline(
         ImageError: If an image cannot be read, or with `unreadable` none can.
     """
     out = paths.local_models() / check_new_name(name)
-    if images is None and dim is not None:
+    if images is None and settings.dim is not None:
         raise UsageError(
             "whitening chooses the dimension, so --dim needs images to fit it on: --whiten DIR.",
             code="missing-value",
         )
-    if images is not None and joint:
+    if images is not None and settings.joint:
         raise UsageError(
             "whitened images leave the space of the texts. Choose either --joint or whitening.",
             code="conflicting-options",
         )
     plain = _open_folder(source) if isinstance(source, Path) else _open_source(source, name)
-    if joint and plain.card.heads:
-        raise UsageError(
-            f"{plain.card.name} has heads; only a plain backbone can be joined with texts.", code="not-available"
-        )
     if images is not None:
         check_can_be_whitened(plain.card)
-    projection, tower = None, None
-    if joint:
-        if not isinstance(source, Path):
-            raise UsageError("--joint needs a CLIP or SigLIP backbone of the Hub by name.", code="not-available")
-        projection, tower = _join_texts(plain, source)
-    _change_trunk(plain, size, gem, squeeze)
-    if half:
+    projection, tower = _join_texts(plain, source) if settings.joint else (None, None)
+    _change_trunk(plain, settings)
+    if settings.half:
         plain.record["stored"] = "float16"
         plain.golden = [np.ascontiguousarray(image[::GOLDEN_STEP, ::GOLDEN_STEP]) for image in plain.golden]
     if images is not None:
         width = plain.card.dim if plain.card.heads else feature_count(plain.network.trunk)
-        check_whitening(len(images), width, default_dim(len(images), width) if dim is None else dim, shrink, power)
-        unchanged = size is None and gem is None and not squeeze
-        trunk = _trunk(source, plain, device, len(images) if unchanged else None)
+        dim = default_dim(len(images), width) if settings.dim is None else settings.dim
+        check_whitening(len(images), width, dim, settings.shrink, settings.power)
+        trunk = _trunk(source, plain, device, len(images) if settings.keeps_trunk else None)
         pictures = images.images if isinstance(images, Dataset) else images
         features = pooled_features(trunk, plain.card, pictures, batch_size, progress, unreadable)
-        _whiten(plain, features, (dim, shrink, power), judge, images)
+        _whiten(plain, features, settings, judge, images)
     if projection is not None:
         _add_head(plain, PROJECTION_HEAD, projection, "With its own projection into the space of its texts.")
     card = dataclasses.replace(plain.card, name=name, text=None)
-    return _write_folder(out, plain.network.cpu(), card, plain.golden, plain.record, half, tower), plain.notes
+    written = _write_folder(out, plain.network.cpu(), card, plain.golden, plain.record, settings.half, tower)
+    return written, plain.notes
 
 
-def _join_texts(plain: _PlainModel, source: Path) -> tuple[nn.Linear | None, FetchedTower | None]:
+def _join_texts(plain: _PlainModel, source: Path | Source) -> tuple[nn.Linear | None, FetchedTower | None]:
     """Return the projection of a backbone into the space of texts, and its published text tower; None without one.
 
     The plain model gets the architecture that the projection was trained with, and the origin of the tower or, without
     one, a remark.
 
     Raises:
-        UsageError: `not-available` for a backbone that has neither.
+        UsageError: `not-available` for a backbone that has neither, for a model with heads, and for other weights.
         HubError: If the Hub does not provide the projection or the tower.
     """
+    if plain.card.heads:
+        raise UsageError(
+            f"{plain.card.name} has heads; only a plain backbone can be joined with texts.", code="not-available"
+        )
+    if not isinstance(source, Path):
+        raise UsageError("--joint needs a CLIP or SigLIP backbone of the Hub by name.", code="not-available")
     known = published_tower(source)
     projection = None
     if known is None or known.joint:
@@ -386,7 +373,7 @@ def _join_texts(plain: _PlainModel, source: Path) -> tuple[nn.Linear | None, Fet
 def _whiten(
     plain: _PlainModel,
     features: np.ndarray,
-    settings: tuple[int | None, float, float],
+    settings: BaselineSettings,
     judge: Judge | None,
     images: Dataset | Sequence[ImageLike],
 ) -> None:
@@ -397,16 +384,17 @@ def _whiten(
     Args:
         plain: The model, with one head at most.
         features: The trunk's features.
-        settings: Dimension (None: `default_dim`), shrink and power of `fit_whitening`.
+        settings: The settings of the whitening.
         judge: As in `save_baseline`.
         images: The n images.
     """
-    dim, shrink, power = settings
+    shrink, power = settings.shrink, settings.power
     first = next(iter(plain.network.heads.values()), None)
     if first is not None:
         with torch.inference_mode():
             features = first.cpu()(torch.from_numpy(features)).numpy()
-    weight, bias = fit_whitening(features, default_dim(*features.shape) if dim is None else dim, shrink, power)
+    dim = default_dim(*features.shape) if settings.dim is None else settings.dim
+    weight, bias = fit_whitening(features, dim, shrink, power)
     comparison = judge(features, plain.card) if judge else None
     if comparison is not None:
         plain.record[WHITENING_COMPARISON] = comparison
@@ -467,13 +455,13 @@ def pooled_features(
     return np.concatenate(rows) if rows else np.empty((0, card.dim), np.float32)
 
 
-def _change_trunk(plain: _PlainModel, size: int | None, gem: float | None, squeeze: bool) -> None:
+def _change_trunk(plain: _PlainModel, settings: BaselineSettings) -> None:
     """Change a network to another pooling, to images of another size, and to whole images, if wanted."""
-    if gem is not None:
-        _pool_by_gem(plain, gem)
-    if size is not None:
-        _resize(plain, size)
-    if squeeze:
+    if settings.gem is not None:
+        _pool_by_gem(plain, settings.gem)
+    if settings.size is not None:
+        _resize(plain, settings.size)
+    if settings.squeeze:
         whole = dataclasses.replace(plain.card.preprocessing, resize=plain.card.preprocessing.crop, squeeze=True)
         about = f"{plain.card.description} Of whole images, squeezed to a square."
         plain.card = dataclasses.replace(plain.card, preprocessing=whole, description=about)

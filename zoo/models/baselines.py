@@ -19,6 +19,7 @@ from zoo.data.preprocessing import Preprocessing
 from zoo.errors import CardError, ModelFolderError
 from zoo.files import read_json
 from zoo.models.pretrained.packages import package_of
+from zoo.models.whitening import POWER, SHRINK
 
 BASELINES_FILE = Path(__file__).parent / "baselines.toml"
 PRETRAINED = "pretrained"
@@ -93,6 +94,37 @@ class Baseline:
     def dataset(self) -> str:
         """Return timm's tag, which names the training data."""
         return self.timm.partition(".")[2]
+
+
+@dataclass(frozen=True)
+class BaselineSettings:
+    """Settings of a baseline, which say what to make of weights.
+
+    Attributes:
+        dim: Dimensions that whitening keeps, the most varied first; None for `zoo.models.whitening.default_dim`.
+        size: Side of the input in pixels instead of the backbone's; timm resamples position embeddings.
+        joint: Put images and texts into one space: keep the backbone's own projection (CLIP) as the head, and fetch the
+            text tower that the table of baselines names.
+        half: Store the weights in float16.
+        gem: Exponent of the generalised mean that pools instead of the backbone's own pooling.
+        squeeze: Show the network whole images, squeezed to a square, instead of their centre.
+        shrink: As in `zoo.models.whitening.fit_whitening`, as is `power`.
+        power: Power of the variance.
+    """
+
+    dim: int | None = None
+    size: int | None = None
+    joint: bool = False
+    half: bool = False
+    gem: float | None = None
+    squeeze: bool = False
+    shrink: float = SHRINK
+    power: float = POWER
+
+    @property
+    def keeps_trunk(self) -> bool:
+        """Return whether the trunk computes the same features as before."""
+        return self.size is None and self.gem is None and not self.squeeze
 
 
 @cache

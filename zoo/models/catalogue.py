@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -43,6 +42,9 @@ from zoo.models.results import read_results
 
 RECIPE = "recipe"
 """Status of a recipe, which can be trained."""
+
+FEW_VALUES = 20
+"""Most values of a fact that an error lists."""
 
 STATUSES = {
     "shipped": "shipped",
@@ -214,7 +216,7 @@ def _chosen(
         check_text(fact, value)
         values = sorted({getattr(model, fact) for model in known} | (set(STATUSES) if fact == "status" else set()))
         if value not in values and value not in {row.get(fact) for row in recipes().values()}:
-            hint = name_hint(value, values) or f" The nearest is {get_close_matches(value, values, 1, 0)[0]!r}."
+            hint = name_hint(value, values) or (f" Known: {', '.join(values)}." if len(values) <= FEW_VALUES else "")
             message = f"no {kind} has the {fact} {value!r}.{hint} All models: zoo list; all recipes: zoo list --recipes"
             raise UsageError(message, code="unknown-name")
     return [

@@ -273,7 +273,7 @@ def _with_progress(source: Iterable[np.ndarray], total: int | None) -> Iterable[
 
 
 def load(
-    name_or_path: ModelLike,
+    model: ModelLike,
     runtime: str = AUTO,
     precision: str = "fp32",
     device: str | None = None,
@@ -287,7 +287,7 @@ def load(
     loaded.
 
     Args:
-        name_or_path: A name of `zoo.list_models`, a folder, org/name[@revision] or timm/ID on the Hub; or what
+        model: A name of `zoo.list_models`, a folder, org/name[@revision] or timm/ID on the Hub; or what
             `zoo.train`, `zoo.finetune` and `zoo.distill` return.
         runtime: "auto": torch on a GPU, elsewhere ONNX Runtime if the folder or the cache has a graph or one is worth
             making, else torch; or "torch", or "onnx", which needs no torch.
@@ -313,12 +313,12 @@ def load(
         check_text("device", device)
     if runtime not in RUNTIMES:
         raise unknown("runtime", runtime, RUNTIMES)
-    embedder = _load(name_or_path, runtime, precision, device, revision, images)
+    embedder = _load(model, runtime, precision, device, revision, images)
     return embedder if dim is None else embedder.shortened(dim)
 
 
 def _load(
-    name_or_path: ModelLike,
+    model: ModelLike,
     runtime: str,
     precision: str,
     device: str | None,
@@ -326,7 +326,7 @@ def _load(
     images: int | None,
 ) -> Embedder:
     """Load a model in its own dimension; arguments and errors are those of `load`."""
-    folder = find_model(name_or_path, revision)
+    folder = find_model(model, revision)
     card = read_card(folder)
     check_config(folder, card)
     if runtime == AUTO:

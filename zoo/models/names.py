@@ -141,7 +141,7 @@ KINDS = (
 """Kinds of names in order; the first that matches has the model."""
 
 
-def find_model(name_or_path: ModelLike, revision: str | None = None) -> Path:
+def find_model(model: ModelLike, revision: str | None = None) -> Path:
     """Return the folder of a model.
 
     Looks in this order (`KINDS`): a path, the local zoo, the shipped checkpoints, an installed package of weights, the
@@ -149,7 +149,7 @@ def find_model(name_or_path: ModelLike, revision: str | None = None) -> Path:
     timm/ID, or another timm model on the Hub) gets its model folder on the first use, which needs torch and timm.
 
     Args:
-        name_or_path: Name, path, org/name[@revision] or timm/ID, or an object with the attribute `folder`.
+        model: Name, path, org/name[@revision] or timm/ID, or an object with the attribute `folder`.
         revision: A branch, tag or commit; then only the Hub is asked.
 
     Raises:
@@ -158,10 +158,10 @@ def find_model(name_or_path: ModelLike, revision: str | None = None) -> Path:
         HubError: If the Hub does not provide a model with an organisation in its name.
         UsageError: `invalid-value`, or `conflicting-options`.
     """
-    name = ModelName(model_text(name_or_path), revision)
+    name = ModelName(model_text(model), revision)
     if revision is not None:
         check_text("revision", revision)
-        is_path = isinstance(name_or_path, os.PathLike) or looks_like_path(name.text)
+        is_path = isinstance(model, os.PathLike) or looks_like_path(name.text)
         if is_path and exists(name.path / "card.json"):
             raise UsageError(
                 f"{name.text} is the path of a model folder, and a path has no revisions. Omit the revision; or, to "

@@ -95,8 +95,9 @@ def test_an_unreadable_image_is_left_out(
     expected = expected_whitening("org/conv4", files, 6)
     rows = zoo.load("mine").embed(files)
     np.testing.assert_allclose(rows * np.sign((rows * expected).sum(0)), expected, atol=2e-4)
-    with pytest.warns(UserWarning, match=r"left out of whitening: .*broken\.jpg"):
-        zoo.baseline("org/conv4", "again", whiten=folder, dim=6)
+    again = zoo.baseline("org/conv4", "again", whiten=folder, dim=6)
+    assert ["broken.jpg" in str(reason) for reason in again.unreadable.values()] == [True]
+    assert "broken.jpg" in capsys.readouterr().err
     for file in files:
         file.write_bytes(b"")
     with raises(ImageError, "no-images") as caught:
@@ -185,9 +186,15 @@ def test_python_and_the_command_make_the_same_model(folder_of_pictures: Path, tm
         ("one", str(folder_of_pictures)),
         ("two", files),
         ("three", [file.read_bytes() for file in files]),
+        ("four", load("all", folder_of_pictures)),
     ):
-        model = zoo.baseline("timm/resnet10t.toy_in1k", own, whiten=whiten, dim=5, limit=20)
-        assert (model.card.name, model.card.fingerprint) == (own, zoo.load("command").card.fingerprint)
+        saved = zoo.baseline("timm/resnet10t.toy_in1k", own, whiten=whiten, dim=5, limit=20)
+        assert (saved.card.name, saved.fitted) == (own, 20)
+        assert zoo.load(saved).card.fingerprint == zoo.load("command").card.fingerprint
+    named = zoo.baseline(
+        "timm/resnet10t.toy_in1k", "five", whiten_on="folder", data=folder_of_pictures, dim=5, limit=20
+    )
+    assert named.card.fingerprint == saved.card.fingerprint
     assert zoo.baseline("timm/resnet10t.toy_in1k", "plain", size=40).card.preprocessing.crop == 40
     (tmp_path / "empty").mkdir()
     with pytest.raises(DatasetError):
@@ -205,12 +212,14 @@ def test_python_compares_as_the_command_does_and_says_when_it_does_not(
         Image.fromarray(picture).save(tmp_path / "many" / f"class{number % 10}" / f"{number}.png")
     how = ["--whiten", str(tmp_path / "many"), "--dim", "4"]
     assert main(["baseline", "org/conv4", "--as", "command", *how]) == 0
-    model = zoo.baseline("org/conv4", "python", whiten=tmp_path / "many", dim=4)
+    saved = zoo.baseline("org/conv4", "python", whiten=tmp_path / "many", dim=4)
     theirs, ours = (read_whitening_comparison(find_model(name)) for name in ("command", "python"))
     assert theirs is not None
     assert ours is not None
     assert replace(ours, date=theirs.date) == theirs
-    assert model.card.fingerprint == zoo.load("command").card.fingerprint
+    assert saved.comparison is not None
+    assert json.loads(json.dumps(saved.comparison.to_json())) == json.loads(json.dumps(ours.to_json()))
+    assert saved.card.fingerprint == zoo.load("command").card.fingerprint
     capsys.readouterr()
     files = sorted((tmp_path / "many").rglob("*.png"))
     zoo.baseline("org/conv4", "unlabelled", whiten=files, dim=4)
@@ -296,6 +305,8 @@ def test_a_plain_copy_and_a_data_set_to_whiten_on(
         (["--as", "x", "--whiten", "DIR", "--limit", "1"], "invalid-value", "--limit"),
         (["--as", "x", "--whiten", "DIR", "--whiten-on", "glyphs"], None, "--whiten"),
         (["--as", "x", "--whiten", "nowhere"], None, "nowhere"),
+        (["--as", "x", "--whiten", "DIR", "--data", "DIR"], "option-without-effect", "--data"),
+        (["--as", "x", "--layout", "nchw"], "option-without-effect", "--layout"),
         (["--as", "x", "--whiten", "EMPTY"], None, "empty"),
         (["--as", "x", "--whiten-on", "foldr"], None, "'folder'"),
         (["--as", "x", "--batch-size", "0"], None, "--batch-size"),
@@ -340,7 +351,7 @@ def test_a_whitening_that_cannot_be_compared_says_why(
     """Four classes are too few to hold some out; the fault: the promised comparison was left out in silence."""
     whiten = ["--whiten", str(folder_of_pictures), "--dim", "6"]
     assert main(["baseline", "margin-conv4-glyphs", "--as", "white", *whiten]) == 0
-    assert "not compared with the plain model" in capsys.readouterr().out
+    assert "not compared with the plain model" in capsys.readouterr().err
     assert main(["baseline", "margin-conv4-glyphs", "--as", "again", *whiten, "--json"]) == 0
     assert "4 classes" in json.loads(capsys.readouterr().out)["not_compared"]
 

@@ -121,12 +121,14 @@ def test_filters() -> None:
         ({"dataset": "CUB2010"}, " cub2010"),
         ({"status": "shiped"}, "shipped"),
         ({"method": ""}, "''"),
+        ({"dataset": "burds"}, "Known: "),
     ],
 )
 def test_an_unknown_value_of_a_filter_is_refused_with_the_nearest(filters: dict[str, str], value: str) -> None:
     with raises(UsageError, "unknown-name") as caught:
         zoo.list_models(**filters)
     assert value in str(caught.value)
+    assert "merged2b'" not in str(caught.value), "a value that is not near is no suggestion"
 
 
 def test_the_command_fails_for_an_unknown_filter(capsys: pytest.CaptureFixture[str]) -> None:

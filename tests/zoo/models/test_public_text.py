@@ -59,4 +59,4 @@ def test_nothing_is_written_if_the_tower_cannot_be_fetched_or_does_not_fit(
             run(["baseline", "clip-b32", "--joint"])
         assert not (own_zoo / "models").exists() or not list((own_zoo / "models").iterdir())
         repository.commit("main", clip.text_files)
-        assert zoo.baseline("clip-b32", joint=True).embed_text("red").shape == (1, joint_hub.PROJECTION)
+        assert zoo.load(zoo.baseline("clip-b32", joint=True)).embed_text("red").shape == (1, joint_hub.PROJECTION)

@@ -16,6 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+import zoo
 from serving.gallery import VectorGallery
 from serving.gallery.backends.milvus_client import Connection, address_of, check_workers
 from serving.gallery.backup import copy_gallery
@@ -236,6 +237,28 @@ def test_galleries_are_copied_into_milvus_and_out_of_it(
         assert whole(path) == whole(tmp_path / "g")
         with VectorGallery.open(path) as gallery:
             assert [hit.source for hit in gallery.search(model.embed(toys.query(0)), 24)[0]] == searched
+
+
+def test_items_are_put_described_and_removed_from_python(
+    model: Embedder, pictures: Path, address: str, tmp_path: Path
+) -> None:
+    (tmp_path / "new.png").write_bytes(toys.query(0))
+    (tmp_path / "more.png").write_bytes(toys.query(1))
+    with zoo.index(model, pictures, out=address) as gallery:
+        put = gallery.put("own/1", tmp_path / "new.png", "red", {"year": 1908, "place": {"town": "x"}})
+        assert put.status == "created"
+        changed = gallery.describe("own/1", "scarlet", {"year": None, "place": {"street": "y"}})
+        assert (changed.id, changed.label) == (put.id, "scarlet")
+        assert changed.metadata == {"place": {"town": "x", "street": "y"}}
+        assert gallery.describe(put.id, unlabel=True, key="own/2") == gallery.item("own/2")
+        assert gallery.thumbnail("own/2").data
+        report = gallery.add([tmp_path / "more.png"], "blue")
+        assert (report.added, report.near_duplicates) == (1, [])
+        assert gallery.labels()["blue"] == gallery.count("blue") == 1
+        with raises(UsageError, "not-available"):
+            gallery.duplicates(put.id)
+        assert gallery.remove(["own/2", "no such key"]) == gallery.remove(label="blue") == 1
+        assert gallery.evaluate()["items"] == len(gallery) == 24
 
 
 def test_an_export_is_imported_into_milvus(
