@@ -18,11 +18,11 @@ from typing import Any, cast
 from urllib.parse import unquote
 
 import uvicorn
+from httptools import HttpParserError
 from starlette.datastructures import State
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from serving.errors import RefusedError, error_response, head_too_large
-from serving.limits import MAX_HEAD, MAX_HEADERS
 from serving.settings import Settings
 from serving.watchdog import KILL_SECONDS, kill_later
 
@@ -53,8 +53,10 @@ MAX_YIELDS = 5
 """... up to this number."""
 LAST_REQUESTS = 0.2
 """Seconds that open connections have for a last request after the socket has closed."""
-
-
+MAX_HEAD = 64 * 2**10
+"""Bytes of the address and the headers of a request, and of what surrounds the chunks of a body."""
+MAX_HEADERS = 200
+"""Headers of a request."""
 MAX_PIECES, BYTES_PER_PIECE = 2000, 256
 """Pieces of a body that may be tiny, and the bytes that each further piece must have on average."""
 REQUEST_LINE = re.compile(rb"[^ \n]+ [^ \n]+ HTTP/1\.[01]\r\n")
@@ -62,7 +64,7 @@ REQUEST_LINE = re.compile(rb"[^ \n]+ [^ \n]+ HTTP/1\.[01]\r\n")
 HEAD_END = re.compile(rb"\n\r?\n")
 """The end of a head; llhttp refuses one without CR."""
 UPGRADE = re.compile(rb"(?<=\n)upgrade:[^\n]*\n", re.IGNORECASE)
-NOT_HTTP = RefusedError(400, "bad_http", "The request is not HTTP/1.1 as RFC 9112 defines it.")
+NOT_HTTP = RefusedError(400, "bad_http", "The request is not HTTP/1.1 as in RFC 9112, or its method is unknown.")
 
 
 class HttpConnection(HttpToolsProtocol):
@@ -138,7 +140,7 @@ class HttpConnection(HttpToolsProtocol):
         """Begin a request, unless its head comes directly behind chunks."""
         if not self.expects_head:
             self.refusal = None
-            raise NOT_HTTP
+            raise HttpParserError("more than one request")
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -160,14 +162,15 @@ class HttpConnection(HttpToolsProtocol):
         is_old = self.parser.get_http_version() == "1.0"
         if len(self.headers) > MAX_HEADERS:
             self.refusal = head_too_large(MAX_HEAD)
-            raise self.refusal
+            raise HttpParserError("too many headers")
         is_valid = hosts <= 1 and not codings if is_old else hosts == 1 and codings in ([], [b"chunked"])
         if not is_valid or self.parser.should_upgrade():  # by CONNECT
-            raise NOT_HTTP
+            raise HttpParserError("hosts, codings or method")
         self.expect_100_continue &= not is_old
+        raw, _, query = self.url.partition(b"?")
+        path = unquote(raw.decode("ascii"))
         super().on_headers_complete()
-        path, _, query = self.url.partition(b"?")  # uvicorn leaves out a host and a fragment
-        self.scope |= {"path": unquote(path.decode("ascii")), "raw_path": path, "query_string": query}
+        self.scope |= {"path": path, "raw_path": raw, "query_string": query}  # uvicorn leaves out host and fragment
         self.in_body, self.body_left = True, sys.maxsize if codings else length
         self.pieces = self.parsed = self.received = 0
 
@@ -175,7 +178,7 @@ class HttpConnection(HttpToolsProtocol):
         """Take a piece of a body, unless it comes in too many."""
         self.pieces, self.received = self.pieces + 1, self.received + len(body)
         if self.pieces > MAX_PIECES + self.received // BYTES_PER_PIECE:
-            raise NOT_HTTP
+            raise HttpParserError("too many pieces")
         super().on_body(body)
 
     def on_message_complete(self) -> None:
