@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import re
 import signal
 import socket
 import sys
@@ -14,14 +15,14 @@ from functools import partial
 from http import HTTPStatus
 from types import FrameType
 from typing import Any, cast
+from urllib.parse import unquote
 
-import h11
 import uvicorn
+from httptools import HttpParserError
 from starlette.datastructures import State
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from serving.errors import RefusedError, error_response, head_too_large
-from serving.limits import MAX_HEAD
 from serving.settings import Settings
 from serving.watchdog import KILL_SECONDS, kill_later
 
@@ -52,37 +53,35 @@ MAX_YIELDS = 5
 """... up to this number."""
 LAST_REQUESTS = 0.2
 """Seconds that open connections have for a last request after the socket has closed."""
-
-
+MAX_HEAD = 64 * 2**10
+"""Bytes of the address and the headers of a request, and of what surrounds the chunks of a body."""
+MAX_HEADERS = 200
+"""Headers of a request."""
 MAX_PIECES, BYTES_PER_PIECE = 2000, 256
 """Pieces of a body that may be tiny, and the bytes that each further piece must have on average."""
+REQUEST_LINE = re.compile(rb"[^ \n]+ [^ \n]+ HTTP/1\.[01]\r\n")
+"""The beginning of a head; llhttp also takes more spaces, other versions, and other protocols than HTTP."""
+HEAD_END = re.compile(rb"\n\r?\n")
+"""The end of a head; llhttp refuses one without CR."""
+UPGRADE = re.compile(rb"(?<=\n)upgrade:[^\n]*\n", re.IGNORECASE)
+NOT_HTTP = RefusedError(400, "bad_http", "The request is not HTTP/1.1 as in RFC 9112, or its method is unknown.")
 
 
-class _PieceLimit(h11.Connection):
-    """h11's connection. It does not take a body of too many tiny chunks: each costs 60 us of the event loop."""
+class HttpConnection(HttpToolsProtocol):
+    """uvicorn's connection, with limits to what a client may send, to its time, and to the requests it sends ahead.
 
-    pieces = received = 0
-
-    def next_event(self) -> Any:
-        """Return the next event. Raises `h11.RemoteProtocolError` if the body comes in too many pieces."""
-        event = super().next_event()
-        if isinstance(event, h11.Request):
-            self.pieces = self.received = 0
-        elif isinstance(event, h11.Data):
-            self.pieces, self.received = self.pieces + 1, self.received + len(event.data)
-            if self.pieces > MAX_PIECES + self.received // BYTES_PER_PIECE:
-                raise h11.RemoteProtocolError("the body consists of too many pieces")
-        return event
-
-
-class HttpConnection(H11Protocol):
-    """uvicorn's connection, which is closed if its client sends half a head or takes nothing of an answer."""
+    llhttp, the parser, gets each head whole and without the bytes that follow, once the request before is answered.
+    What comes directly behind chunks is dropped, since only llhttp knows their end; the connection closes then.
+    """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.conn = _PieceLimit(h11.SERVER, MAX_HEAD)
         self.waiting_since: float | None = self.loop.time()
         self.unsent, self.unsent_since = 0, 0.0
+        self.rest, self.searched = b"", 0  # bytes that are not parsed, and those that have no end of a head
+        self.expects_head = self.in_body = False
+        self.body_left = self.pieces = self.parsed = self.received = 0
+        self.refusal: RefusedError | None = NOT_HTTP
 
     @property
     def in_progress(self) -> bool:
@@ -91,33 +90,132 @@ class HttpConnection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Continue a request, and note since when the client owes the rest of a head, or of a body nobody needs."""
-        super().data_received(data)
+        self.rest += data
+        self._parse()
         if self.in_progress:
             self.waiting_since = None
         elif self.waiting_since is None:
             self.waiting_since = self.loop.time()
 
+    def _parse(self) -> None:
+        """Parse what has come, but no request behind one that is in progress."""
+        while self.rest and not self.transport.is_closing():
+            if self.in_body:
+                self._parse_body()
+            elif self.in_progress:
+                self.flow.pause_reading()
+                return
+            elif not self._parse_head():
+                return
+
+    def _parse_head(self) -> bool:
+        """Parse a head, and return whether there was a whole one."""
+        found = HEAD_END.search(self.rest, self.searched)
+        end = found.end() if found else len(self.rest)
+        if end > MAX_HEAD:
+            self._refuse(head_too_large(MAX_HEAD))
+        elif self.rest[0] <= ord(" ") or (found and not REQUEST_LINE.match(self.rest)):
+            self._refuse(NOT_HTTP)
+        elif found:
+            head, self.rest, self.searched = self.rest[:end], self.rest[end:], 0
+            if b"\nupgrade:" in head.lower():  # llhttp would take a body for the other protocol
+                head = UPGRADE.sub(b"", head)
+            self.expects_head = True
+            super().data_received(head)
+            if self.expects_head and not self.transport.is_closing():
+                self._refuse(NOT_HTTP)
+        else:
+            self.searched = max(0, end - 2)
+        return found is not None
+
+    def _parse_body(self) -> None:
+        part, self.rest = self.rest[: self.body_left], self.rest[self.body_left :]
+        self.body_left -= len(part)
+        self.parsed += len(part)
+        super().data_received(part)
+        if self.in_body and self.parsed - self.received > MAX_HEAD + self.received:  # extensions of chunks, trailers
+            self._refuse(head_too_large(MAX_HEAD))
+
+    def on_message_begin(self) -> None:
+        """Begin a request, unless its head comes directly behind chunks."""
+        if not self.expects_head:
+            self.refusal = None
+            raise HttpParserError("more than one request")
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Add a header, and no trailer."""
+        if not self.in_body:
+            super().on_header(name, value.rstrip(b" \t"))
+
+    def on_headers_complete(self) -> None:
+        """Begin to answer a request, if its head is one of HTTP/1.1 or 1.0, in which llhttp does not check all."""
+        self.expects_head = False
+        hosts, codings, length = 0, [], 0
+        for name, value in self.headers:
+            if name == b"host":
+                hosts += 1
+            elif name == b"content-length":
+                length = int(value)
+            elif name == b"transfer-encoding":
+                codings.append(value.lower())
+        is_old = self.parser.get_http_version() == "1.0"
+        if len(self.headers) > MAX_HEADERS:
+            self.refusal = head_too_large(MAX_HEAD)
+            raise HttpParserError("too many headers")
+        is_valid = hosts <= 1 and not codings if is_old else hosts == 1 and codings in ([], [b"chunked"])
+        if not is_valid or self.parser.should_upgrade():  # by CONNECT
+            raise HttpParserError("hosts, codings or method")
+        self.expect_100_continue &= not is_old
+        raw, _, query = self.url.partition(b"?")
+        path = unquote(raw.decode("ascii"))
+        super().on_headers_complete()
+        self.scope |= {"path": path, "raw_path": raw, "query_string": query}  # uvicorn leaves out host and fragment
+        self.in_body, self.body_left = True, sys.maxsize if codings else length
+        self.pieces = self.parsed = self.received = 0
+
+    def on_body(self, body: bytes) -> None:
+        """Take a piece of a body, unless it comes in too many."""
+        self.pieces, self.received = self.pieces + 1, self.received + len(body)
+        if self.pieces > MAX_PIECES + self.received // BYTES_PER_PIECE:
+            raise HttpParserError("too many pieces")
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """End a body."""
+        self.in_body = False
+        super().on_message_complete()
+
     def on_response_complete(self) -> None:
         """Go on to the next request, of which a part may have come already."""
         super().on_response_complete()
-        begun = bool(self.conn.trailing_data[0]) or self.conn.their_state is h11.SEND_BODY
-        if begun and not self.in_progress:
+        self._parse()
+        if not self.in_progress and (self.rest or self.in_body):
             self.waiting_since = self.loop.time()
 
+    def timeout_keep_alive_handler(self) -> None:
+        """Close an idle connection; one with a part of a head has a deadline of its own."""
+        if self.waiting_since is None:
+            super().timeout_keep_alive_handler()
+
     def send_400_response(self, msg: str) -> None:
+        """Refuse what llhttp or a check of ours has refused."""
+        if self.refusal is None:
+            self.shutdown()  # after the answer to the request before
+        else:
+            self._refuse(self.refusal)
+
+    def _refuse(self, refusal: RefusedError) -> None:
         """Refuse what is not HTTP, or a head that is too large, as the application refuses everything else."""
+        if not (self.in_body and self.cycle.response_started):
+            answer = error_response(refusal)
+            headers = [*answer.raw_headers, (b"connection", b"close")]
+            lines = [b"%b: %b\r\n" % header for header in headers]
+            status = f"HTTP/1.1 {answer.status_code} {HTTPStatus(answer.status_code).phrase}\r\n".encode()
+            self.transport.write(b"".join([status, *lines, b"\r\n", bytes(answer.body)]))
         if self.in_progress:  # the application does not answer as well
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        refusal = RefusedError(400, "bad_http", "The request is not HTTP/1.1 as RFC 9112 defines it.")
-        if getattr(sys.exc_info()[1], "error_status_hint", 400) == 431:
-            refusal = head_too_large(MAX_HEAD)
-        answer = error_response(refusal)
-        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            headers = [*answer.raw_headers, (b"connection", b"close")]
-            reason = HTTPStatus(answer.status_code).phrase.encode()
-            head = h11.Response(status_code=answer.status_code, headers=headers, reason=reason)
-            self.transport.write(self.conn.send(head) + self.conn.send(h11.Data(data=bytes(answer.body))))
         self.transport.close()
 
     def end_if_late(self, patience: float, keep_idle: bool = True) -> None:

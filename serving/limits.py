@@ -19,7 +19,7 @@ from anyio import CapacityLimiter, to_thread
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serving.errors import RefusedError, error_response, head_too_large, too_large, try_again
+from serving.errors import RefusedError, error_response, too_large, try_again
 from serving.forms import FORM, MAX_FORM_BYTES, media_type_of
 from serving.keys import PROBES, READING_METHODS, client_of, path_in_collection
 from serving.metrics import WAITING, stage
@@ -28,10 +28,6 @@ from serving.settings import Settings
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
-MAX_HEAD = 64 * 2**10
-"""Bytes of the address and the headers of a request."""
-MAX_HEADERS = 200
-"""Headers of a request."""
 FORM_BYTES = 64 * 2**10
 """Bytes that a multipart form may add to its images: boundaries and small fields."""
 MAX_CLIENTS = 10_000
@@ -220,9 +216,9 @@ class _Reading(NamedTuple):
 
 
 class RequestLimits:
-    """ASGI middleware that refuses too many requests (429) and too large heads (431) and bodies (413).
+    """ASGI middleware that refuses too many requests (429) and too large bodies (413).
 
-    Probes have no limit but that of the head.
+    Probes have no limit.
 
     Requests that change something or compute count as in progress; the files of the page and thumbnails take next to
     nothing and do not.
@@ -249,9 +245,6 @@ class RequestLimits:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
-            return
-        if len(scope["headers"]) > MAX_HEADERS or _head_bytes(scope) > MAX_HEAD:
-            await error_response(head_too_large(MAX_HEAD))(scope, receive, send)
             return
         path = path_in_collection(scope)
         if path in PROBES:
@@ -446,9 +439,3 @@ class Deadlines:
             raise RefusedError(408, "too_slow", f"The request was not complete after {self.body_seconds:g} s.")
 
         return in_time
-
-
-def _head_bytes(scope: Scope) -> int:
-    """Return the size of a request's address and headers; a server may read larger ones that come in one packet."""
-    address = len(scope.get("raw_path") or b"") + len(scope.get("query_string", b""))
-    return address + sum([len(name) + len(value) + 4 for name, value in scope["headers"]])

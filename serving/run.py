@@ -24,7 +24,6 @@ from serving.auth import ANY_HOST
 from serving.connections import BACKLOG, KEEP_ALIVE, HttpConnection, Server, end_seconds, raise_file_limit
 from serving.gallery.types import is_address
 from serving.keys import Keys
-from serving.limits import MAX_HEAD
 from serving.metrics import FOLDER, configure_logging
 from serving.settings import (
     COLLECTIONS,
@@ -154,7 +153,6 @@ def _server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
         forwarded_allow_ips=proxies,
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=settings.drain_seconds,  # type: ignore[arg-type]  # it takes fractions
-        h11_max_incomplete_event_size=MAX_HEAD,
     )
 
 

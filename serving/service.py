@@ -14,6 +14,7 @@ import warnings
 from contextlib import suppress
 
 import bentoml
+import uvicorn.config
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
@@ -27,6 +28,8 @@ from zoo.paths import thread_count
 # uvicorn believes every local client that names another address in X-Forwarded-For, so that a client could have as many
 # rates as it likes. It reads this variable when its server is made.
 os.environ.setdefault("FORWARDED_ALLOW_IPS", "")
+# BentoML leaves the choice of a parser to uvicorn, whose own connections read heads of any size.
+uvicorn.config.HTTP_PROTOCOLS["auto"] = "serving.connections:HttpConnection"
 # BentoML reports usage to its makers without this.
 os.environ.setdefault("BENTOML_DO_NOT_TRACK", "True")
 

@@ -16,7 +16,6 @@ ROOT = Path(__file__).parents[1]
 FIXED = {
     "bentoml": ("1.4.39", "CVE-2026-44345, CVE-2026-44346: a bentofile runs commands"),
     "filelock": ("3.20.3", "CVE-2025-68146, CVE-2026-22701: symbolic links in the place of locks"),
-    "h11": ("0.16.0", "CVE-2025-43859: request smuggling by chunks"),
     "jinja2": ("3.1.6", "CVE-2025-27516: escape from the sandbox"),
     "onnx": ("1.21.0", "CVE-2026-27489: external data behind links; CVE-2026-34445: attributes overwritten"),
     "pillow": ("12.3.0", "CVE-2026-59199: writes outside the memory of an image"),

@@ -25,6 +25,7 @@ from starlette.testclient import TestClient
 from starlette.types import ASGIApp
 
 from serving.app import create_app
+from serving.connections import HttpConnection
 from serving.dependencies import Collection, Collections
 from serving.gallery.search import Searcher
 from serving.keys import Keys
@@ -159,7 +160,9 @@ def local_client(
 def answering(app: ASGIApp, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
     """Yield the URL at which a thread of this process serves `app`; port 0 takes a free one."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    config = uvicorn.Config(app, http="h11", ws="none", log_config=None, lifespan="off", timeout_graceful_shutdown=5)
+    config = uvicorn.Config(
+        app, http=HttpConnection, ws="none", log_config=None, lifespan="off", timeout_graceful_shutdown=5
+    )
     server = uvicorn.Server(config)
     with socket.create_server((host, port), family=family) as listening:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})

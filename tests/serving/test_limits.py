@@ -131,17 +131,6 @@ def test_a_body_is_refused_whether_or_not_it_announces_its_length(announced: boo
     run(scenario)
 
 
-def test_too_many_headers_are_refused() -> None:
-    async def scenario() -> None:
-        async with client(limited(app(at_once))) as http:
-            for count, status in ((150, 200), (201, 431)):
-                answer = await http.get("/livez", headers={f"x-{number}": "" for number in range(count)})
-                assert answer.status_code == status
-            assert answer.json()["error"]["code"] == "head_too_large"
-
-    run(scenario)
-
-
 def test_one_client_has_its_rate_and_probes_have_none() -> None:
     async def scenario() -> None:
         async with client(limited(app(at_once), rate=0.01, burst=3)) as http:

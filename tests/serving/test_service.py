@@ -108,6 +108,10 @@ def assert_served(url: str) -> None:
     answer = httpx.get(f"{url}/nowhere")
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
     assert httpx.get(f"{url}/items", headers={"host": "evil.example"}).status_code == 421
+    address = httpx.URL(url)
+    with socket.create_connection((address.host, address.port), timeout=30) as connection:
+        connection.sendall(b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\nX: " + b"y" * 2**16)
+        assert connection.recv(100).startswith(b"HTTP/1.1 431 ")
 
 
 @pytest.mark.slow
