@@ -251,3 +251,63 @@ def test_losses_and_miners_of_another_library_train(short_zoo: Path) -> None:
     args = recipe_of("theirs-0")["objective"]["loss_args"]  # type: ignore[index]
     assert list(args) == ["given_object"]
     assert args["given_object"]["distance"].startswith("CosineSimilarity")
+
+
+class Wrong(CountedLoss):
+    """Losses that a trainer cannot use, by the kind of what they do."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, embeddings: Tensor, labels: Tensor, indices_tuple: Any = None) -> Any:
+        values = embeddings.square().sum(1)
+        wrong = {"vector": values, "detached": values.mean().detach(), "number": 1.0, "nothing": None}
+        return wrong[self.kind]
+
+
+class TwoArguments(CountedLoss):
+    """A loss that takes no tuples."""
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:  # type: ignore[override]
+        return embeddings.square().mean()
+
+
+class VectorOfOurs(ours.TripletMarginLoss):
+    """A subclass of a loss of ours that forgets the mean."""
+
+    def compute(self, batch: Any, tuples: Any) -> Tensor:
+        return torch.stack([super().compute(batch, tuples)] * 2)
+
+
+class ClassVectors(CountedLoss):
+    """A loss with vectors of its classes."""
+
+    def __init__(self, num_classes: int, embedding_size: int) -> None:
+        super().__init__()
+        self.num_classes, self.embedding_size = num_classes, embedding_size
+        self.vectors = nn.Parameter(torch.randn(num_classes, embedding_size))
+
+    def forward(self, embeddings: Tensor, labels: Tensor, indices_tuple: Any = None) -> Tensor:
+        return nn.functional.cross_entropy(embeddings @ self.vectors.T, labels)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        *(Wrong(kind) for kind in ("vector", "detached", "number", "nothing")),
+        TwoArguments(),
+        VectorOfOurs(),
+        ClassVectors(num_classes=4, embedding_size=64),
+    ],
+    ids=lambda loss: getattr(loss, "kind", type(loss).__name__),
+)
+def test_losses_that_cannot_train_are_refused_before_images_are_read(loss: nn.Module, short_zoo: Path) -> None:
+    """The images are no images: reading them would be another error."""
+    for label in ("a", "b", "c", "d", "e"):
+        for number in range(2):
+            path = short_zoo / "images" / label / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"no image")
+    with raises(RecipeError, "invalid-value"):
+        zoo.train("margin-conv4-glyphs", "images", "folder", loss=loss, settings=SHORT, name="wrong")
