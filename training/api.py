@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from training import data as training_data
-from training.build import create_sampler
+from training.build import check_objective, create_sampler
 from training.cached import samples
 from training.cached.samples import Samples
 from training.data import TrainingData
@@ -390,6 +390,7 @@ class TrainingSetup:
         )
         labels = training_data.training_labels(dataset, recipe.data, recipe.seed)
         sampler = create_sampler(recipe, labels)
+        check_objective(recipe, labels)
         data = training_data.prepare(recipe, dataset, self.progress and processes.first)
         if processes.first:
             processes.wait()

@@ -17,7 +17,7 @@ from training.construction import construct
 from training.losses import LOSSES
 from training.losses.base import accepted_tuples
 from training.methods import METHODS
-from training.methods.base import Method, mined_tuples
+from training.methods.base import Method, mined_tuples, objective_loss
 from training.miners import create_miner
 from training.own_network import copy_given_weights, inner_architecture
 from training.recipe import Backbone, Objective, Recipe
@@ -39,6 +39,7 @@ from zoo.models.network import (
     principal_directions,
     set_directions,
 )
+from zoo.models.places import is_place
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,43 @@ def _loss(objective: Objective, context: MethodContext, dim: int) -> nn.Module:
     sizes = {"num_classes": context.classes, "embedding_size": dim, "class_sizes": class_sizes}
     loss: nn.Module = construct(LOSSES, "loss", objective.loss, objective.loss_args, sizes)
     return loss
+
+
+def check_objective(recipe: Recipe, labels: np.ndarray) -> None:
+    """Call a loss and a miner that are not ours once on a random batch, before any image is read.
+
+    Args:
+        recipe: The recipe; only of the method plain, whose loss gets the embeddings of its only head.
+        labels: The labels of the training images, int64 [n].
+
+    Raises:
+        RecipeError: `invalid-value`, if a call fails, or the loss returns no scalar with a gradient.
+    """
+    objective, dim = recipe.objective, recipe.dim
+    if objective.method != "plain" or not dim or not any(map(is_place, (objective.loss or "", objective.miner or ""))):
+        return
+    known, classes = np.unique(labels, return_inverse=True)
+    per_class = max(2, recipe.batch.per_class)
+    numbers = np.arange(len(known)).repeat(per_class)[-recipe.batch.size :]
+    with torch.random.fork_rng(devices=[]):
+        context = MethodContext(
+            nn.Identity(), nn.ModuleDict(), dim, classes, len(known), recipe.batch.size, recipe.seed
+        )
+        loss, miner = _loss(objective, context, dim), _miner(objective)
+        loss = loss.cpu() if isinstance(loss, nn.Module) else loss
+        rows = torch.randn(len(numbers), dim, requires_grad=True)
+        try:
+            objective_loss(loss, miner, rows, torch.from_numpy(numbers))
+        except ZooError:
+            raise
+        except Exception as error:  # of the user's class
+            tuples = "" if objective.miner is None else f" and the tuples of the miner {objective.miner}"
+            raise RecipeError(
+                f"the loss {objective.loss} fails with embeddings {list(rows.shape)}, labels of {len(known)} classes"
+                f"{tuples}: {type(error).__name__}: {error}. It is called as loss(embeddings, labels), with a miner as "
+                "loss(embeddings, labels, indices_tuple).",
+                code="invalid-value",
+            ) from error
 
 
 def _miner(objective: Objective) -> Any:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NamedTuple
 
+from training.given import GIVEN_OBJECT, constants_of, is_plain
 from zoo.errors import RecipeError, UsageError, nearest, unknown
 from zoo.models.places import import_class, is_place, place_of
 
@@ -22,9 +23,6 @@ _ANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 ARGUMENTS = {"backbone.architecture": "backbone.args", "batch.sampler": "batch.args"}
 """Settings of parts whose arguments have another name than the part with `_args`."""
-
-OBJECT_PARTS = ("distance", "reducer", "embedding_regularizer", "weight_regularizer", "weight_init_func")
-"""Objects of pytorch-metric-learning in losses and miners of ours (`training.pml`)."""
 
 _OBJECTS: dict[str, Any] = {}
 """Objects that the running call of `zoo.train` was given, by the names of their classes in its recipe."""
@@ -149,23 +147,31 @@ class Description(NamedTuple):
 
 
 def _described(part: Any) -> Description:
-    return Description(place_of(_class_of(part)), None if isinstance(part, type) else _constants_of(part))
+    return Description(place_of(_class_of(part)), None if isinstance(part, type) else constants_of(part))
 
 
-def _constants_of(part: Any) -> dict[str, Any]:
-    """Return the arguments of an object's constructor that it keeps under their names and that JSON can hold."""
-    names = inspect.signature(type(part)).parameters
-    constants = {name: value for name in names if is_plain(value := getattr(part, name, inspect.Parameter.empty))}
-    # Objects inside a loss or miner of ours are recorded by what they print, from which nothing is built again.
-    objects = {name: getattr(part, name, None) for name in OBJECT_PARTS if "parts" in names}
-    return {**constants, **{name: repr(value) for name, value in objects.items() if value is not None}}
+def check_constructible(descriptions: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise `UsageError` (`not-available`) for a part that only the object itself is, if the call was not given it.
+
+    Args:
+        descriptions: The name of a loss or miner -> its arguments in a recipe.
+    """
+    for name, args in descriptions.items():
+        if GIVEN_OBJECT in args and given_object(name) is None:
+            raise not_constructible(name, args[GIVEN_OBJECT])
 
 
-def is_plain(value: Any) -> bool:
-    """Return whether JSON can hold a value."""
-    if isinstance(value, list | tuple):
-        return all(map(is_plain, value))
-    return value is None or isinstance(value, bool | int | float | str)
+def not_constructible(name: str, attributes: Mapping[str, str]) -> UsageError:
+    """Return the error of an object that its class and constants do not construct."""
+    shown = ", ".join(f"{key}={value}" for key, value in attributes.items())
+    kind = name.rpartition(":")[2]
+    return UsageError(
+        f"the {kind} with {shown or 'no attributes'} cannot be constructed again: {kind} with the arguments that it "
+        "keeps as attributes of the same names gives another object. Keep every argument of the constructor under its "
+        f"name, unchanged; or name the class {name} with its arguments, as in objective.loss_args. zoo.train takes the "
+        "object itself.",
+        code="not-available",
+    )
 
 
 def construct(
@@ -189,6 +195,7 @@ def construct(
     check_arguments(table, kind, name, args)
     if (part := given_object(name)) is not None:
         return copy.deepcopy(part)
+    check_constructible({name: args})
     taken = inspect.signature(table[name]).parameters
     args = {**_constants(table, name), **args}
     given = {key: value for key, value in (offered or {}).items() if key in taken and key not in args}
@@ -229,7 +236,7 @@ def check_arguments(table: Mapping[str, Any], kind: str, name: str, args: Mappin
     taken = [key for key, value in parameters.items() if value.kind not in _ANY]
     takes_any = is_place(name) and any(value.kind is value.VAR_KEYWORD for value in parameters.values())
     for key in args:
-        if key not in taken and not takes_any:
+        if key not in (*taken, GIVEN_OBJECT) and not takes_any:
             raise RecipeError(
                 f"{kind} {name!r} does not take these arguments: there is no {key!r}.{nearest(key, taken)} "
                 f"It takes: {', '.join(taken) or 'none'}.",
@@ -239,7 +246,7 @@ def check_arguments(table: Mapping[str, Any], kind: str, name: str, args: Mappin
 
 def with_defaults(table: Mapping[str, Any], name: str | None, args: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments together with those that recipes have by default; without a name unchanged."""
-    if name is None:
+    if name is None or GIVEN_OBJECT in args:
         return dict(args)
     taken = inspect.signature(table[name]).parameters
     defaults = {key: value.default for key, value in taken.items() if value.default is not value.empty}

@@ -10,7 +10,8 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from training.construction import Description, class_at, given_object, is_plain
+from training.construction import Description, check_constructible, class_at, given_object
+from training.given import differences, is_plain
 from training.recipe import GIVEN_WEIGHTS, Backbone, Objective, Recipe
 from training.recipes.common import backbone_name
 from zoo.errors import RecipeError, UsageError
@@ -228,6 +229,13 @@ def inner_architecture(backbone: Backbone) -> str:
     return str(backbone.args["trunk"]) if backbone.architecture == CUSTOM else backbone.architecture
 
 
+def check_objects(recipe: Recipe) -> None:
+    """Raise `UsageError` (`not-available`) for objects of a recipe that it does not hold and the call was not given."""
+    check_given(recipe.backbone)
+    objective = recipe.objective
+    check_constructible({objective.loss or "": objective.loss_args, objective.miner or "": objective.miner_args})
+
+
 def check_given(backbone: Backbone) -> None:
     """Raise `UsageError` (`not-available`) if a recipe starts from the weights of an object that was not given."""
     names = {"backbone": backbone.args.get("trunk", backbone.architecture), "head": backbone.args.get("head")}
@@ -281,7 +289,8 @@ def _copy(given: nn.Module, built: nn.Module, inputs: Tensor) -> None:
         built.load_state_dict(given.state_dict())
         with torch.no_grad():
             same = torch.allclose(given(inputs), built.eval()(inputs), atol=1e-4)
-        why = "" if same else "it gives other features"
+        others = [] if _timm_name(given) else sorted(set(differences(given, built)))
+        why = f"other {', '.join(others)}" if others else "" if same else "it gives other features"
     except RuntimeError as error:
         why = " ".join(str(error).split())[:300]
     if why:

@@ -5,6 +5,7 @@ Nothing is imported from that library: an object only needs its calls.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypedDict
 
@@ -67,7 +68,8 @@ def check_parts(owner: type, parts: Mapping[str, Any], kind: Any = Parts) -> Non
     """Raise `UsageError` (`unknown-name`) for an argument that no constructor of ours takes, or `invalid-value`."""
     for name, value in parts.items():
         if name not in kind.__annotations__:
-            advice = f" Instead, {ADVICE[name]}." if name in ADVICE else nearest(name, kind.__annotations__)
+            taken = {*inspect.signature(owner).parameters, *kind.__annotations__} - {"parts"}
+            advice = f" Instead, {ADVICE[name]}." if name in ADVICE else nearest(name, sorted(taken))
             raise UsageError(f"{owner.__name__} does not take {name!r}.{advice}", code="unknown-name")
         if not (value is None or callable(value) or name.endswith("_weight")):
             raise UsageError(f"{name} must be an object that can be called, not {value!r}.", code="invalid-value")

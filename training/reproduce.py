@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from training.definitions import outdated
 from training.named import Images, RecipeSettings, setting_texts
 from training.overrides import check_names, recorded_classes
-from training.own_network import check_given
+from training.own_network import check_objects
 from training.recipe import GIVEN_WEIGHTS, Recipe
 from zoo import paths
 from zoo.console import note
@@ -96,8 +96,8 @@ def recorded_recipe(
         trust_code: Import classes that the recipe of a folder outside the local zoo names.
 
     Raises:
-        UsageError: If the model does not follow a recipe, or started from the weights of an object that was given to
-            `zoo.train` (code "not-available"); or if a definition that its recipe names means something else today
+        UsageError: If the model does not follow a recipe, or is of an object that was given to `zoo.train` and that no
+            recipe holds (code "not-available"); or if a definition that its recipe names means something else today
             (code "other-definition").
         RecipeError: If the record is of another release (code "other-schema"), names something unknown, or names
             classes of a stranger (code "unsafe-file").
@@ -120,7 +120,7 @@ def recorded_recipe(
         )
     check_trusted(recorded_classes(recipe), folder, trust_code)
     recorded = Recipe.from_json(recipe)
-    check_given(recorded.backbone)
+    check_objects(recorded)
     if digest := record.get(GIVEN_WEIGHTS):
         note(
             f"the loss of {card.name} began with the weights of an object (SHA-256 {digest[:12]}), which no recipe "

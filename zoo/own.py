@@ -40,7 +40,8 @@ def members(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]
 
     def get(name: str) -> Any:
         if name not in ("__all__", *own_module(package).__all__):
-            raise AttributeError(f"module 'zoo.{package.rpartition('.')[2]}' has no attribute {name!r}")
+            advice = "" if name.startswith("_") else "; zoo.train also takes classes of pytorch-metric-learning"
+            raise AttributeError(f"module 'zoo.{package.rpartition('.')[2]}' has no attribute {name!r}{advice}")
         return getattr(own_module(package), name)
 
     return get, lambda: sorted(own_module(package).__all__)

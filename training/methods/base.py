@@ -243,10 +243,25 @@ def objective_loss(loss: nn.Module, miner: Miner | None, raw: Tensor, labels: Te
 
     Returns:
         A scalar.
+
+    Raises:
+        RecipeError: `invalid-value`, if the loss returns something else, or a value without gradient.
     """
     arguments = (mine_unit_rows(miner, normalize(raw.detach(), dim=1), labels),) if miner is not None else ()
-    value: Tensor = loss(loss_rows(loss, raw), labels, *arguments)
-    return value
+    value = loss(loss_rows(loss, raw), labels, *arguments)
+    if not isinstance(value, Tensor):
+        returned = f"a value of the type {type(value).__name__}"
+    elif value.ndim:
+        returned = f"a tensor of shape {list(value.shape)}"
+    elif raw.requires_grad and torch.is_grad_enabled() and not value.requires_grad:
+        returned = "a tensor without gradient"
+    else:
+        return value
+    raise RecipeError(
+        f"the loss {type(loss).__name__} returns {returned}; it must return a scalar tensor that depends on the "
+        "embeddings, such as the mean of its terms.",
+        code="invalid-value",
+    )
 
 
 def loss_rows(loss: nn.Module, raw: Tensor) -> Tensor:

@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from training.named import PARTS, RecipeSettings, own_parts, setting_texts
+from training.overrides import resolve
+from training.own_network import check_objects
+from training.recipe import Recipe
 from training.studies.own import own_dataset, own_study
 from training.studies.plan import Plan, RunSchedule, adapt_to_dataset
 from training.studies.render import as_latex, as_markdown, tables_of, to_json, write_report
@@ -90,13 +93,17 @@ def study(
         progress: Print a line for each run.
 
     Raises:
-        UsageError: If there are fewer than two arms, or a value is out of range.
+        UsageError: If there are fewer than two arms, a value is out of range, or an object cannot be constructed again
+            by its class and constants (code "not-available").
         RecipeError: If a recipe, a setting or a part is wrong.
         DatasetError: If the images are missing or cannot be used.
         TrainingError: If the folder holds another study, or a run fails.
     """
     texts = [_arm_text(label, arm) for label, arm in arms.items()]
     (own,), dataset = typed_study(texts, dataset)
+    for arm in own.arms:
+        if isinstance(recipe := resolve(arm.recipe, arm.settings), Recipe):
+            check_objects(recipe)
     path = table_of(data)
     plan = plan_from_options(
         own,
