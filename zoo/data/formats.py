@@ -160,6 +160,11 @@ def written_table(path: str | Path) -> Path:
     return target / TABLE
 
 
+def is_written(table: Path) -> bool:
+    """Return whether a table is one that this module has written, which its user does not know."""
+    return table.name == TABLE and table.parent.parent == paths.home() / "tables"
+
+
 def _version(path: Path) -> str:
     """Return a digest of the names, sizes and times of a data set's files."""
     files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]

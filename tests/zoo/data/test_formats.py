@@ -418,3 +418,19 @@ def test_parquet_by_pyarrow_is_indexed(birds: Path, tmp_path: Path, kind: str) -
     with zoo.index(MODEL, table, out=tmp_path / "gallery") as gallery:
         (hit,) = gallery.search(path, k=1, where={"split": "test"})
     assert hit.label == label
+
+
+def test_a_mistake_in_parquet_is_named_by_the_users_file_and_row(birds: Path, tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = list(files(birds, "test"))[:3]
+    labels = [label if number != 1 else None for number, (_, label) in enumerate(rows)]
+    table = datasets.Dataset.from_dict({"path": [str(path) for path, _ in rows], "class": labels})
+    table.to_parquet(str(tmp_path / "birds.parquet"))
+    table.remove_columns("class").add_column("family", labels).to_parquet(str(tmp_path / "unlabelled.parquet"))
+    table.remove_columns("path").to_parquet(str(tmp_path / "blind.parquet"))
+    for name, facts in (("birds", "row 2"), ("unlabelled", "family"), ("blind", "class (string)")):
+        with pytest.raises(zoo.errors.UsageError) as refusal:
+            zoo.evaluate(MODEL, data=tmp_path / f"{name}.parquet")
+        assert refusal.value.code == "invalid-table"
+        assert facts in str(refusal.value)
+        assert "images.csv" not in str(refusal.value)
