@@ -441,7 +441,7 @@ def _image_column(part: Any) -> str:
     typed = ordered(name for name, kind in features.items() if isinstance(kind, datasets.Image))
     stored = ordered(name for name, kind in features.items() if _holds_images(kind))
     texts = ordered(name for name, kind in features.items() if name in IMAGES and _is_of(kind, "string"))
-    row = next(iter(part), {}) if stored and not typed else {}
+    row: Mapping[str, Any] = next(iter(part), {}) if stored and not typed else {}
     stored = [name for name in stored if name in IMAGES or _shows_image(row.get(name))]
     if column := next(iter((*typed, *stored, *texts)), None):
         return column
