@@ -184,6 +184,8 @@ def train(
         )
         if isinstance(resolved, Recipe) and not isinstance(backbone, str | None):
             note(preprocessing_note(resolved))
+        if isinstance(resolved, Recipe) and resolved.schedule.epochs == 0:
+            note("schedule.epochs is 0: the model is written as it starts, and learns nothing")
         if data is not None and isinstance(resolved, Recipe) and resolved.data.dataset == FOLDER:
             for line in test_split_notes(data):
                 note(line)

@@ -15,6 +15,8 @@ from zoo.data.dataset import export_folder, subset
 
 RECIPE = "margin-conv4-glyphs"
 
+pytestmark = pytest.mark.slow
+
 
 def table_of(tmp_path: Path, split_of: Mapping[int, tuple[str, ...]]) -> Path:
     """Write a table of eight images of each class; the splits of a class take turns."""
@@ -49,3 +51,8 @@ def test_classes_of_both_splits_are_named_before_training(
     table = table_of(tmp_path, {**dict.fromkeys(range(4), ("train",)), 4: ("train", "test"), 5: ("test",)})
     zoo.train(RECIPE, table, settings={"schedule.epochs": 1}, name="own", evaluate=False)
     assert "(class4)" in capsys.readouterr().err
+
+
+def test_no_epochs_are_said(own_zoo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    zoo.train(RECIPE, settings={"schedule.epochs": 0}, name="own", evaluate=False)
+    assert "schedule.epochs" in capsys.readouterr().err
