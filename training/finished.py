@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from zoo.console import count, interval_text
 from zoo.data.dataset import FOLDER
+from zoo.data.folder import has_test_split
 from zoo.errors import command
 from zoo.evaluation.evaluate import METRICS
 from zoo.evaluation.selection import MetricChange, Selection, change_table, changes
@@ -98,10 +99,12 @@ class FinishedRun:
             facts = self.evaluation.to_json()
             how = f"{self.evaluation.runtime} in {self.evaluation.precision}; {origin_text(facts)}{brackets}"
             return f"Test split of {data_title(facts)}{unread}: {scores} ({how})."
-        if data is None and default_dataset(self.folder, read_card(self.folder)) == FOLDER:
-            data = "DIR"
+        is_own = default_dataset(self.folder, read_card(self.folder)) == FOLDER
+        if is_own and (data is None or not has_test_split(data)):
+            data = "DIR"  # another one, as the images that were trained on have no part to measure
         named = () if data is None else ("--data", data)
-        measure = f"Measure it with: {command('evaluate', self.name, *named, '--save')}"
+        measure = "Measure it" + " on images of other classes in DIR" * (data == "DIR")
+        measure += f" with: {command('evaluate', self.name, *named, '--save')}"
         return measure if self.not_evaluated is None else f"Not measured: {self.not_evaluated} {measure}"
 
 

@@ -27,7 +27,7 @@ from zoo import paths
 from zoo.console import count, note
 from zoo.data import table
 from zoo.data.dataset import FOLDER
-from zoo.data.folder import check_share
+from zoo.data.folder import check_share, test_split_notes
 from zoo.data.formats import hub_name, table_of
 from zoo.errors import DatasetError, UsageError, check_at_least
 from zoo.files import read_object
@@ -184,6 +184,11 @@ def train(
         )
         if isinstance(resolved, Recipe) and not isinstance(backbone, str | None):
             note(preprocessing_note(resolved))
+        if isinstance(resolved, Recipe) and resolved.schedule.epochs == 0:
+            note("schedule.epochs is 0: the model is written as it starts, and learns nothing")
+        if data is not None and isinstance(resolved, Recipe) and resolved.data.dataset == FOLDER:
+            for line in test_split_notes(data):
+                note(line)
         for line in forecast(resolved, recipe) if progress else ():
             note(line)
         if as_published and not (switch := published_switch(recipe, _changes(settings, dataset))).differences:

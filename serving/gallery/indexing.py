@@ -706,7 +706,7 @@ def _list_images(
                 code="option-without-effect",
             )
         table = as_text(images)
-        rows = read_table(table, how)
+        rows = read_table(images, how)
         files, links = _without_links(listed_images(table, rows), table.parent, follow_links)
         report = IndexingReport(str(out), len(files), links_left_out=links)
     else:

@@ -70,6 +70,35 @@ def has_splits(root: str | Path) -> bool:
     return all((expand(root) / name).is_dir() for name in SPLITS)
 
 
+def test_split_notes(root: str | Path) -> list[str]:
+    """Return what a user should know about the test split of a folder or table before a model is trained on it."""
+    try:
+        test = load(SPLITS[1], root)
+        lack = "it has no split test." if test.split == WHOLE else ""
+    except DatasetError as error:
+        lack = str(error)
+    if lack:
+        return [
+            f"{root}: {lack} The model will not be measured: put other classes into the folder test, or into "
+            f"rows whose {table.SPLIT} is test; or measure it on another folder"
+        ]
+    train = load(SPLITS[0], root)
+    if not (shared := sorted({*train.classes} & {*test.classes})):
+        return []
+    some = ", ".join(shared[:5]) + (", ..." if len(shared) > 5 else "")
+    return [
+        f"{root} has {count(len(shared), 'class', 'classes')} in both train and test ({some}): the model learns from "
+        "them, and scores on them flatter it; only other classes tell how it embeds what it has not seen"
+    ]
+
+
+def has_test_split(root: str | Path) -> bool:
+    """Return whether a folder or table has images of the split `test`, or of `validation` in its place."""
+    if table.is_table(root):
+        return any(row.get(table.SPLIT) == SPLITS[1] for row in table.read_image_rows(root))
+    return has_splits(root)
+
+
 def check_splits(root: str | Path) -> None:
     """Raise `DatasetError` for a folder or table without train and test, and for a table with a class in both.
 

@@ -25,6 +25,8 @@ import numpy as np
 from zoo import paths
 from zoo.data.dataset import folder_names
 from zoo.data.images import SUFFIXES
+from zoo.data.listing import begins_as_image
+from zoo.data.names import FileFinder
 from zoo.errors import DatasetError, HubUnreachableError, UsageError, missing
 from zoo.files import atomic_folder, sha256_of
 from zoo.paths import expand, is_folder
@@ -52,6 +54,9 @@ DESCRIBED = ("metadata.jsonl", "metadata.parquet")
 
 LABELS = ("label", "labels", "cls", "class", "category", "fine_label")
 """Columns that are taken for the class, the first that there is."""
+
+IMAGES = ("image", "img", "picture", "photo", "path", "image_path", "file_name", "filename", "file")
+"""Names of columns of images, the likeliest first; a column of texts holds paths of images if it has one of them."""
 
 SHARD_ROWS = 256
 """Rows of a Parquet file that are in memory at a time."""
@@ -146,12 +151,18 @@ def written_table(path: str | Path) -> Path:
     if not (target / TABLE).is_file():
         target.parent.mkdir(parents=True, exist_ok=True)
         with atomic_folder(target, durable=False) as folder, TemporaryDirectory(prefix="zoo-") as scratch:
-            parts = {split: _described(part) for split, part in _open(source, name, scratch).items()}
+            beside = source if source.is_dir() else source.parent
+            opened = _open(source, name, scratch)
             try:
-                _write(folder, _table_rows(parts), source if source.is_dir() else source.parent)
+                _write(folder, _table_rows({split: _described(part, beside) for split, part in opened.items()}))
             except (ValueError, tarfile.TarError) as error:  # of JSON, numbers, Parquet or tar files
                 raise DatasetError(f"{path} cannot be read: {error}", code="damaged-file") from None
     return target / TABLE
+
+
+def is_written(table: Path) -> bool:
+    """Return whether a table is one that this module has written, which its user does not know."""
+    return table.name == TABLE and table.parent.parent == paths.home() / "tables"
 
 
 def _version(path: Path) -> str:
@@ -260,6 +271,7 @@ class _Shards:
 
     def __init__(self, files: Sequence[Path]) -> None:
         self.files = files
+        self.folder = files[0].parent
 
     def cast_column(self, name: str, kind: Any) -> Self:
         """Return the same rows: images are not decoded."""
@@ -332,7 +344,7 @@ SHARDS = {".parquet": _Parquet, ".tar": _WebDataset}
 def _items(part: Any) -> Iterator[dict[str, Any]]:
     """Yield the rows of a data set in memory."""
     if hasattr(part, "features") and hasattr(part, "cast_column"):
-        yield from _described(part)
+        yield from _described(part, Path())
         return
     names = getattr(part, "classes", None)
     for number, item in enumerate(part if hasattr(part, "__iter__") else (part[i] for i in range(len(part)))):
@@ -371,32 +383,102 @@ def _encoded(image: Any, number: int) -> dict[str, Any]:
     return {"path": None, "bytes": stream.getvalue()}
 
 
-def _described(part: Any) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a data set of the library `datasets`: image (bytes or path), label as text, further columns."""
+def _described(part: Any, beside: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a data set of the library `datasets`: image (bytes or path), label as text, further columns.
+
+    Args:
+        part: The data set, or the rows of files.
+        beside: The folder that paths of images are relative to, unless the rows come from files in another one.
+    """
     import datasets
 
     features = part.features
     if features is None:
         raise DatasetError("the data set does not say what its columns are.", code="invalid-table")
-    images = [name for name, kind in features.items() if isinstance(kind, datasets.Image)]
-    if not images:
-        raise UsageError(
-            f"the data set has no column of images; it has: {', '.join(features) or 'nothing'}.", code="invalid-table"
-        )
-    image = "image" if "image" in images else images[0]
+    image = _image_column(part)
+    if isinstance(features[image], datasets.Image):
+        part = part.cast_column(image, datasets.Image(decode=False))
+    others = {name for name, kind in features.items() if _holds_images(kind)} | {image, "__key__", "__url__"}
     inner = features.get("json")
     label = next((name for name in LABELS if name in features), None)
     if label is None and isinstance(inner, dict):
         label = next((name for name in LABELS if name in inner), None)
     names = getattr(features.get(label), "names", None)
-    for row in part.cast_column(image, datasets.Image(decode=False)):
-        values = {key: value for key, value in row.items() if key not in (*images, "__key__", "__url__")}
+    beside = getattr(part, "folder", beside)
+    for row in part:
+        values = {key: value for key, value in row.items() if key not in others}
         if isinstance(values.get("json"), dict):
             values |= values.pop("json")
         text = values.pop(label, None) if label else None
         if names is not None and isinstance(text, int) and text >= 0:
             text = names[text]
-        yield {"image": row[image], **values, "label": text}
+        yield {"image": _image_of(row[image], beside), **values, "label": text}
+
+
+def _image_of(cell: Any, beside: Path) -> dict[str, Any]:
+    """Return a cell of a column of images as bytes with the name of their file, or as the path of a file."""
+    if isinstance(cell, bytes):
+        return {"path": None, "bytes": cell}
+    if isinstance(cell, str):
+        cell = {"path": cell}
+    if not cell or cell.get("bytes") or not cell.get("path"):
+        return cell or {}
+    return {"path": str(FileFinder().find(beside, cell["path"])), "bytes": None}
+
+
+def _image_column(part: Any) -> str:
+    """Return the column of a data set of the library `datasets` that holds the images.
+
+    It is a column of the type Image; else one of bytes, or of bytes with paths, by its name or as its first cell is an
+    image; else one of texts, which are paths, by its name. Of several it is the first in the order of `IMAGES`.
+    """
+    import datasets
+
+    def ordered(names: Iterable[str]) -> list[str]:
+        return sorted(names, key=lambda name: IMAGES.index(name) if name in IMAGES else len(IMAGES))
+
+    features = part.features
+    typed = ordered(name for name, kind in features.items() if isinstance(kind, datasets.Image))
+    stored = ordered(name for name, kind in features.items() if _holds_images(kind))
+    texts = ordered(name for name, kind in features.items() if name in IMAGES and _is_of(kind, "string"))
+    row: Mapping[str, Any] = next(iter(part), {}) if stored and not typed else {}
+    stored = [name for name in stored if name in IMAGES or _shows_image(row.get(name))]
+    if column := next(iter((*typed, *stored, *texts)), None):
+        return column
+    kinds = ", ".join(f"{name} ({_kind_text(kind)})" for name, kind in features.items())
+    raise UsageError(
+        f"the data set has no column of images; it has: {kinds or 'nothing'}. A column of images holds their files as "
+        "bytes, as a struct of bytes and path, or as the type Image of `datasets`; or it holds paths as texts and has "
+        f"one of the names {', '.join(IMAGES)}. Rename or convert the column.",
+        code="invalid-table",
+    )
+
+
+def _is_of(kind: Any, *types: str) -> bool:
+    """Return whether values of a column are of one of some types of Arrow, large or not."""
+    return str(getattr(kind, "dtype", "")).removeprefix("large_").removesuffix("_view") in types
+
+
+def _holds_images(kind: Any) -> bool:
+    """Return whether a column is of a type that can hold images themselves: Image, bytes, or a struct with bytes."""
+    import datasets
+
+    if isinstance(kind, dict):
+        return kind.keys() <= {"bytes", "path"} and all(_is_of(kind[key], "binary", "string", "null") for key in kind)
+    return isinstance(kind, datasets.Image) or _is_of(kind, "binary")
+
+
+def _shows_image(cell: Any) -> bool:
+    """Return whether a cell of a column that can hold images begins as a file of an image."""
+    data = cell.get("bytes") if isinstance(cell, dict) else cell
+    return isinstance(data, bytes) and begins_as_image(data)
+
+
+def _kind_text(kind: Any) -> str:
+    """Return the type of a column in a message."""
+    if isinstance(kind, dict):
+        return f"struct of {', '.join(kind)}"
+    return str(getattr(kind, "dtype", None) or type(kind).__name__)
 
 
 def _table_rows(parts: Mapping[str, Iterable[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
@@ -405,20 +487,14 @@ def _table_rows(parts: Mapping[str, Iterable[dict[str, Any]]]) -> Iterator[dict[
             yield {**row, "split": split} if split else row
 
 
-def _write(folder: Path, rows: Iterable[dict[str, Any]], beside: Path | None = None) -> None:
-    """Write a table and those images that are inside a file or in memory.
-
-    Args:
-        folder: The folder to write to.
-        rows: The rows, with the image as bytes or path.
-        beside: The folder that paths of images are relative to.
-    """
+def _write(folder: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Write a table and those images that are inside a file or in memory; each row has its image as bytes or path."""
     columns: dict[str, None] = {"image": None, "label": None}
     taken: set[str] = set()
     with (folder / "rows.jsonl").open("w", encoding="utf-8") as file:
         for number, row in enumerate(rows):
             image = row["image"] or {}
-            name = _stored(folder, row, image, number, taken) if image.get("bytes") else _place(image, number, beside)
+            name = _stored(folder, row, image, number, taken) if image.get("bytes") else _place(image, number)
             cells = {**{key: _cell(value) for key, value in row.items()}, "image": name}
             columns.update(dict.fromkeys(cells))
             file.write(json.dumps(cells) + "\n")
@@ -429,11 +505,11 @@ def _write(folder: Path, rows: Iterable[dict[str, Any]], beside: Path | None = N
     (folder / "rows.jsonl").unlink()
 
 
-def _place(image: Mapping[str, Any], number: int, beside: Path | None) -> str:
+def _place(image: Mapping[str, Any], number: int) -> str:
     """Return the full path of an image that is a file already."""
     if not image.get("path"):
-        raise DatasetError(f"row {number} of the data set has no image.", code="invalid-table")
-    return os.path.abspath((beside or Path()) / image["path"])  # noqa: PTH100
+        raise DatasetError(f"row {number + 1} of the data set has no image.", code="invalid-table")
+    return os.path.abspath(image["path"])  # noqa: PTH100
 
 
 def _stored(folder: Path, row: Mapping[str, Any], image: Mapping[str, Any], number: int, taken: set[str]) -> str:

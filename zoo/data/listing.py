@@ -180,9 +180,14 @@ def _reason_against(path: Path) -> str:
         return "" if _reads_raw() else "it is a raw file, whose preview is read with: pip install 'dml-zoo[raw]'"
     try:
         with open(path, "rb", opener=open_at_once) as file:  # Path.open takes no opener
-            return "" if _BEGINNING.match(file.read(_BEGINNING_BYTES)) else NOT_IMAGE
+            return "" if begins_as_image(file.read(_BEGINNING_BYTES)) else NOT_IMAGE
     except OSError as error:
         return f"it cannot be read: {_reason(error)}"
+
+
+def begins_as_image(data: bytes) -> bool:
+    """Return whether the content of a file, or its beginning, is that of an image."""
+    return _BEGINNING.match(data) is not None
 
 
 @cache

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -47,6 +47,29 @@ BOOLEANS = {"1": True, "true": True, "0": False, "false": False}
 
 
 Row = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """Names of a table and of its rows in messages: those of the user's file, not of the table written from it.
+
+    Attributes:
+        name: The user's path.
+        unit: What is counted: lines of a file of text, else rows.
+    """
+
+    name: str
+    unit: str = "line"
+
+    @classmethod
+    def of(cls, path: str | Path, text: Path) -> Self:
+        """Return the names for a path, and the file of text that is read for it."""
+        if not formats.is_written(text):
+            return cls(str(text))
+        return cls("the data set in memory" if expand(path) == text else str(path), "row")
+
+    def at(self, number: int) -> str:
+        return f"{self.name}, {self.unit} {number}"
 
 
 def is_table(path: str | Path) -> bool:
@@ -193,19 +216,27 @@ def read_image_rows(path: str | Path, labelled: bool = False) -> list[Row]:
         DatasetError: If the table is missing or empty.
         UsageError: If the file is not a table, or a column or a cell is missing or wrong.
     """
-    path = as_text(path)
-    if not path.is_file():
-        raise DatasetError(f"there is no file {path}.", code="not-found")
-    with _csv_rows(path, DatasetError) as (header, cells):
-        columns = _table_columns(path, header, labelled)
+    text = as_text(path)
+    origin = _Origin.of(path, text)
+    if not text.is_file():
+        raise DatasetError(f"there is no file {text}.", code="not-found")
+    with _csv_rows(text, DatasetError) as (header, cells):
+        columns = _table_columns(origin.name, header, labelled)
         rows = [(line, {name: row.get(key) or "" for name, key in columns.items()}) for line, row in cells]
     if not rows:
-        raise DatasetError(f"{path} lists no images.", code="no-images")
-    _check_image_rows(path, rows, labelled)
-    return _in_our_terms(path, [row for _, row in rows])
+        raise DatasetError(f"{origin.name} lists no images.", code="no-images")
+    if labelled and formats.is_written(text) and not any(row[LABEL] for _, row in rows):
+        others = ", ".join(name for name in header if name != LABEL)
+        raise UsageError(
+            f"{origin.name} has no column of labels with a value; it has: {others}. Name the column of the classes "
+            f"{' or '.join(formats.LABELS)}.",
+            code="invalid-table",
+        )
+    _check_image_rows(origin, text, rows, labelled)
+    return _in_our_terms(origin.name, [row for _, row in rows])
 
 
-def _in_our_terms(path: Path, rows: list[dict[str, str]]) -> list[Row]:
+def _in_our_terms(name: str, rows: list[dict[str, str]]) -> list[Row]:
     """Return rows with the marks of queries as numbers, and with the split validation as test where that is missing."""
     for row in rows:
         if QUERY in row:
@@ -217,7 +248,7 @@ def _in_our_terms(path: Path, rows: list[dict[str, str]]) -> list[Row]:
     if VALIDATION not in splits:
         return list(rows)
     if SPLITS[1] in splits:
-        note_once(f"{path.name}: the rows of the split {VALIDATION} are not used; those of train and test are")
+        note_once(f"{Path(name).name}: the rows of the split {VALIDATION} are not used; those of train and test are")
         return [row for row in rows if row[SPLIT] != VALIDATION]
     return [{**row, SPLIT: SPLITS[1] if row[SPLIT] == VALIDATION else row[SPLIT]} for row in rows]
 
@@ -226,14 +257,14 @@ def _in_our_terms(path: Path, rows: list[dict[str, str]]) -> list[Row]:
 def _csv_rows(
     path: Path, unreadable: type[ZooError] = UsageError, how: TableFormat | None = None
 ) -> Iterator[tuple[list[str], Iterator[tuple[int, dict[str, Any]]]]]:
-    """Open a CSV file and yield its header and an iterator over (line number, row).
+    """Open a CSV file and yield its header and an iterator over (line number, row); see `_Origin.unit`.
 
     Raises:
         ZooError: The error `unreadable`, if the file cannot be read.
         UsageError: If it is not CSV in the encoding (UTF-8 by default), or a row has more cells than the
             header, perhaps as a comma cut a label.
     """
-    how = how or PLAIN
+    how, is_written = how or PLAIN, formats.is_written(path)
     encoding = "utf-8-sig" if codecs.lookup(how.encoding).name == "utf-8" else how.encoding  # files of Excel
     _check_is_text(path)
     delimiter = how.delimiter or formats.TEXTS.get(path.suffix.lower(), ",")
@@ -248,14 +279,15 @@ def _csv_rows(
                 raise UsageError(message, code="invalid-table")
 
             def rows() -> Iterator[tuple[int, dict[str, Any]]]:
-                for row in reader:
+                for number, row in enumerate(reader, 1):
                     if any(row.pop(None, None) or ()):  # csv stores surplus cells under None
                         raise UsageError(
                             f"{path}, line {reader.line_num}: the row has more cells than the header, which has "
                             f"{len(header)}; {delimiter!r} within a cell needs quotation marks around the cell.",
                             code="invalid-table",
                         )
-                    yield reader.line_num, {name: cell and _cell(name, cell) for name, cell in row.items()}
+                    place = number if is_written else reader.line_num
+                    yield place, {name: cell and _cell(name, cell) for name, cell in row.items()}
 
             yield header, rows()
     except OSError as error:
@@ -287,7 +319,7 @@ def _cell(name: str, cell: str) -> str:
     return read_cell(cell) if name in (IMAGE, PATH) else canonical(read_cell(cell))
 
 
-def _table_columns(path: Path, header: list[str], labelled: bool) -> dict[str, str]:
+def _table_columns(path: str | Path, header: list[str], labelled: bool) -> dict[str, str]:
     """Return the header of each column that is read."""
     image = IMAGE if IMAGE in header else PATH
     if image not in header or (labelled and LABEL not in header):
@@ -310,17 +342,17 @@ def _table_columns(path: Path, header: list[str], labelled: bool) -> dict[str, s
     return columns
 
 
-def _check_unique(path: Path, header: list[str], names: Iterable[str]) -> None:
+def _check_unique(path: str | Path, header: list[str], names: Iterable[str]) -> None:
     for name in names:
         if header.count(name) > 1:
             raise UsageError(f"{path} has the column {name} more than once.", code="invalid-table")
 
 
-def _check_image_rows(path: Path, rows: list[tuple[int, dict[str, str]]], labelled: bool) -> None:
+def _check_image_rows(origin: _Origin, path: Path, rows: list[tuple[int, dict[str, str]]], labelled: bool) -> None:
     seen: set[str] = set()
     places = image_paths(path, [row[IMAGE] for _, row in rows])
     for (line, row), image in zip(rows, places, strict=True):
-        at = f"{path}, line {line}"
+        at = origin.at(line)
         if labelled and not (row[IMAGE] and row[LABEL]):
             raise UsageError(f"{at}: an image and a label are needed, both.", code="invalid-table")
         if not row[IMAGE]:
@@ -499,10 +531,11 @@ def read_table(path: Path, how: TableFormat = PLAIN) -> LabelFile:
 
 def _read_labels(path: Path, lists: bool, how: TableFormat) -> LabelFile:
     """Read labels and metadata; `lists` means that the file is a table, which lists the images."""
-    path = as_text(path)
-    with _csv_rows(path, how=how) as (header, cells):
-        image, names = _metadata_columns(path, header, lists)
-        rows = _metadata_rows(path, cells, image, lists)
+    text = as_text(path)
+    origin = _Origin.of(path, text)
+    with _csv_rows(text, how=how) as (header, cells):
+        image, names = _metadata_columns(origin.name, header, lists)
+        rows = _metadata_rows(origin, cells, image, lists)
     columns, metadata = _parsed_metadata(names, rows, how)
     labelled = [
         LabelRow(row[image], row.get(LABEL) or None, metadata[line], row.get(KEY) or None) for line, row in rows
@@ -526,7 +559,7 @@ def _parsed_metadata(
     return tuple(columns), metadata
 
 
-def _metadata_columns(path: Path, header: list[str], lists: bool) -> tuple[str, list[str]]:
+def _metadata_columns(path: str, header: list[str], lists: bool) -> tuple[str, list[str]]:
     """Return the header of the image column, and those of the metadata columns."""
     named = [name for name in header if name]  # writers of row numbers leave their column without a name
     key = IMAGE if IMAGE in named else PATH
@@ -541,7 +574,7 @@ def _metadata_columns(path: Path, header: list[str], lists: bool) -> tuple[str, 
 
 
 def _metadata_rows(
-    path: Path, cells: Iterator[tuple[int, dict[str, Any]]], image: str, lists: bool
+    origin: _Origin, cells: Iterator[tuple[int, dict[str, Any]]], image: str, lists: bool
 ) -> list[tuple[int, dict[str, str]]]:
     """Return line and cells of each row. An image has several rows only if each of them has a key of its own."""
     rows: list[tuple[int, dict[str, str]]] = []
@@ -552,7 +585,7 @@ def _metadata_rows(
         if row[image] is None or row.get(LABEL, "") is None or (lists and not row[image]):
             named = "an image" if image == IMAGE else "a path"
             raise UsageError(
-                f"{path}, line {line}: a row needs {named}{' and a label' * (LABEL in row)}.", code="invalid-table"
+                f"{origin.at(line)}: a row needs {named}{' and a label' * (LABEL in row)}.", code="invalid-table"
             )
         row[image] = source = Path(row[image]).as_posix()
         key = row.get(KEY) or ""
@@ -560,12 +593,12 @@ def _metadata_rows(
             if by_name[source, key] == row:
                 continue
             raise UsageError(
-                f"{path}, line {line}: {source} has another label or other metadata above.", code="invalid-table"
+                f"{origin.at(line)}: {source} has another label or other metadata above.", code="invalid-table"
             )
         if keyed.setdefault(source, bool(key)) != bool(key):
-            message = f"{path}, line {line}: {source} has a row above; of several rows each needs a key of its own."
+            message = f"{origin.at(line)}: {source} has a row above; of several rows each needs a key of its own."
             raise UsageError(message, code="invalid-table")
         if key and (first := lines_by_key.setdefault(key, line)) != line:
-            raise UsageError(f"{path}, line {line}: line {first} has the key {key!r} too.", code="invalid-table")
+            raise UsageError(f"{origin.at(line)}: {origin.unit} {first} has the key {key!r} too.", code="invalid-table")
         rows.append((line, row))
     return rows

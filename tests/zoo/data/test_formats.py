@@ -364,3 +364,73 @@ def test_a_hundred_thousand_rows_of_parquet_take_under_500_mb(tmp_path: Path, ow
     rows, classes, has_torch, peak = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
     assert (rows, classes, has_torch) == ("100000", "8", "False")
     assert int(peak) < 500_000  # KiB
+
+
+def written_by_pyarrow(birds: Path, path: Path, kind: str) -> Path:
+    """Write the images as a table of Parquet that has no types of the library `datasets`."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    rows = [(split, file, label) for split in ("train", "test") for file, label in files(birds, split)]
+    contents = [file.read_bytes() for _, file, _ in rows]
+    column: Any
+    if kind == "paths":
+        column = pa.array([os.path.relpath(file, path.parent) for _, file, _ in rows])
+    elif kind == "bytes":
+        column = pa.array(contents, pa.large_binary())
+    elif kind == "bytes and no paths":
+        column = pa.array([{"bytes": data, "path": None} for data in contents])
+    elif kind == "paths without bytes":
+        column = pa.array([{"path": str(file)} for _, file, _ in rows])
+    else:
+        column = pa.array(
+            [{"bytes": data, "path": file.name} for data, (_, file, _) in zip(contents, rows, strict=True)]
+        )
+    name = {"bytes": "scan", "paths": "img"}.get(kind, "image")
+    columns = {
+        "thumbnail": pa.array([b"none"] * len(rows)),
+        "species": pa.array([label for _, _, label in rows]).dictionary_encode(),
+        name: column,
+        "split": pa.array([split for split, _, _ in rows]),
+    }
+    columns["label"] = columns.pop("species")
+    parquet.write_table(pa.table(columns), path)
+    return path
+
+
+PYARROW = ["bytes and paths", "bytes and no paths", "paths without bytes", "bytes", "paths"]
+
+
+@pytest.mark.parametrize("kind", PYARROW)
+def test_parquet_by_pyarrow_is_measured_as_the_folder(birds: Path, expected: Any, tmp_path: Path, kind: str) -> None:
+    pytest.importorskip("datasets")
+    sha256, metrics = measured(None, written_by_pyarrow(birds, tmp_path / "birds.parquet", kind))
+    assert metrics == expected[1]
+    assert (sha256 == expected[0]) == ("paths" in kind and "no paths" not in kind)  # the identity has the files' names
+    assert measured("folder", tmp_path) == (sha256, metrics)
+
+
+@pytest.mark.parametrize("kind", ["bytes", "paths"])
+def test_parquet_by_pyarrow_is_indexed(birds: Path, tmp_path: Path, kind: str) -> None:
+    pytest.importorskip("datasets")
+    table = written_by_pyarrow(birds, tmp_path / "birds.parquet", kind)
+    path, label = next(files(birds, "test"))
+    with zoo.index(MODEL, table, out=tmp_path / "gallery") as gallery:
+        (hit,) = gallery.search(path, k=1, where={"split": "test"})
+    assert hit.label == label
+
+
+def test_a_mistake_in_parquet_is_named_by_the_users_file_and_row(birds: Path, tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = list(files(birds, "test"))[:3]
+    labels = [label if number != 1 else None for number, (_, label) in enumerate(rows)]
+    table = datasets.Dataset.from_dict({"path": [str(path) for path, _ in rows], "class": labels})
+    table.to_parquet(str(tmp_path / "birds.parquet"))
+    table.remove_columns("class").add_column("family", labels).to_parquet(str(tmp_path / "unlabelled.parquet"))
+    table.remove_columns("path").to_parquet(str(tmp_path / "blind.parquet"))
+    for name, facts in (("birds", "row 2"), ("unlabelled", "family"), ("blind", "class (string)")):
+        with pytest.raises(zoo.errors.UsageError) as refusal:
+            zoo.evaluate(MODEL, data=tmp_path / f"{name}.parquet")
+        assert refusal.value.code == "invalid-table"
+        assert facts in str(refusal.value)
+        assert "images.csv" not in str(refusal.value)
