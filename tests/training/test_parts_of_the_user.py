@@ -303,7 +303,7 @@ class ClassVectors(CountedLoss):
     ids=lambda loss: getattr(loss, "kind", type(loss).__name__),
 )
 def test_losses_that_cannot_train_are_refused_before_images_are_read(loss: nn.Module, short_zoo: Path) -> None:
-    """The images are no images: reading them would be another error."""
+    """The images are not images: reading them would be another error."""
     for label in ("a", "b", "c", "d", "e"):
         for number in range(2):
             path = short_zoo / "images" / label / f"{number}.png"
