@@ -94,8 +94,13 @@ class Table:
         write_csv(text, [self.columns, *self.rows])
         return text.getvalue()
 
-    def latex(self, caption: str = "") -> str:
-        """Return the table in LaTeX, with the rules of the package booktabs."""
+    def latex(self, caption: str = "", label: str = "") -> str:
+        """Return the table in LaTeX, with the rules of the package booktabs; in a float if there is a caption.
+
+        Args:
+            caption: What the table shows.
+            label: The name by which the text refers to the table.
+        """
         sides = "".join("r" if right else "l" for right in self.aligned())
         head, *rows = (" & ".join(map(_latex_text, cells)) + r" \\" for cells in (self.columns, *self.rows))
         lines = [
@@ -108,7 +113,8 @@ class Table:
             r"\end{tabular}",
         ]
         if caption:
-            lines = [r"\begin{table}", r"\centering", rf"\caption{{{_latex_text(caption)}}}", *lines, r"\end{table}"]
+            names = [rf"\caption{{{_latex_text(caption)}}}", *([rf"\label{{{label}}}"] if label else [])]
+            lines = [r"\begin{table}", r"\centering", *names, *lines, r"\end{table}"]
         return "\n".join(lines)
 
     def html(self, caption: str = "") -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -59,3 +61,13 @@ def test_the_health_of_a_run(
     monkeypatch.setattr(doctor, "read_history", lambda _: history)
     assert main(["doctor", "run", "--latex"]) in (0, 1)
     assert_compiles(capsys.readouterr().out)
+
+
+def test_a_study_says_on_what_its_tables_were_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = Path(__file__).parents[3] / "docs" / "studies" / "claims-cars"
+    shutil.copytree(source, tmp_path / "study")
+    assert main(["benchmark", "resume", str(tmp_path / "study"), "--report", "--latex"]) == 0
+    text = capsys.readouterr().out
+    captions, labels = (re.findall(rf"\\{name}{{(.*)}}", text) for name in ("caption", "label"))
+    assert len(set(labels)) == len(captions) == text.count("\\begin{table}")
+    assert all("cars-half" in caption and "seeds" in caption for caption in captions)
