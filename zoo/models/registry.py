@@ -198,14 +198,15 @@ def check_new_name(name: str, replace: bool = False, resume: bool = False) -> st
     """
     if not MODEL_NAME.fullmatch(name):
         raise UsageError(
-            f"the name {name!r} may hold lower-case letters, digits, '.', '_' and '-' only; give --as NAME.",
+            f"the name {name!r} may hold lower-case letters, digits, '.', '_' and '-' only; give --as NAME (name= in "
+            "Python).",
             code="invalid-value",
         )
     folder = paths.local_models() / name
     if not replace and exists(folder / "card.json" if resume else folder):
         raise UsageError(
-            f"the local zoo ({folder.parent}) has a model {name} already. Give the new one another name with --as "
-            "OTHER, or replace that one with --replace, where the command has it.",
+            f"the local zoo ({folder.parent}) has a model {name} already. Give the new one another name (--as, in "
+            "Python name=), or replace that one (--replace, replace=True) where that is offered.",
             code="already-exists",
         )
     return name
