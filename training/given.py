@@ -19,7 +19,8 @@ SIZES = ("num_classes", "embedding_size")
 
 _PLACEHOLDER = 4
 _ABSENT = object()
-_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_TIMMS_OWN = "_model_args"
+"""Attribute in which timm keeps how a network was asked for; other words can ask for an equal one."""
 
 
 def constants_of(part: Any) -> dict[str, Any]:
@@ -131,8 +132,8 @@ def _attributes(part: Any) -> dict[str, Any]:
     if not isinstance(part, torch.nn.Module):
         return values
     inner = dict([*part.named_parameters("", False), *part.named_buffers("", False), *part.named_children()])
-    torchs_own = vars(torch.nn.Module())
-    return {**{name: value for name, value in values.items() if name not in torchs_own}, **inner}
+    left_out = {*vars(torch.nn.Module()), _TIMMS_OWN}
+    return {**{name: value for name, value in values.items() if name not in left_out}, **inner}
 
 
 def _same_plain(given: Any, built: Any) -> bool:
