@@ -22,8 +22,8 @@ def add_text_tower(
 ) -> Path:
     """Add a text tower to a model, so that texts find its images, and return the model's folder.
 
-    The graph must belong to the same model as the images' network. The length of its vectors is checked, their meaning
-    cannot be. The towers of public backbones come with `zoo.baseline(..., joint=True)`.
+    The graph must belong to the same model as the images' network, of which only the length of its vectors can be
+    checked. The towers of public backbones come with `zoo.baseline(..., joint=True)`.
 
     Args:
         model: The model. If it must not be written to, a copy in the local zoo gets the tower.
