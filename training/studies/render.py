@@ -421,7 +421,7 @@ def _claim_table(report: Report) -> Table:
         measured = [mean, _interval_text(difference), seeds, *_verdict_cells(judged.tests), judged.verdict]
         measured += [judged.claim.printed] if printed else []
         rows.append([judged.claim.text, compared, str(judged.claim.measure), *measured])
-    head = ("claim", "compared", "measure", "difference", "95 %", "seeds", "p (Holm)", "verdict", "claim")
+    head = ("claim", "compared", "measure", "difference", "95 %", "seeds", "p (Holm)", "verdict", "the claim")
     return Table((*head, "printed in the paper") if printed else head, rows)
 
 
