@@ -18,8 +18,8 @@ from pathlib import Path
 from training.studies.plan import read_plan
 from training.studies.render import command_of, fact_text
 from training.studies.report import Report, ScoreRow, build_report
-from training.studies.statistics import FAILS, HOLDS
-from training.studies.study import DECAY, MAP_AT_R, R1
+from training.studies.statistics import FAILS, HOLDS, judge_claim
+from training.studies.study import DECAY, MAP_AT_R, R1, Measure
 from training.studies.trends import TrendEstimate
 from zoo.console import interval_text
 from zoo.errors import UsageError
@@ -110,17 +110,34 @@ def _decay(row: ScoreRow | None) -> float | None:
     return None if row is None or row.rank else row.value.mean
 
 
-def verdicts_here(report: Report, arms: Sequence[str]) -> dict[str, Verdict]:
-    """Return the verdicts on differences to the baseline in MAP@R for these classes alone: only seeds are random."""
+def difference_here(report: Report, measure: Measure, arm: str, than: str) -> Estimate | None:
+    """Return the difference of two arms for these classes alone: only seeds are random. None without common seeds."""
     (selection,) = report.plan.selections
-    values, baseline = report.values[selection][MAP_AT_R], report.plan.study.reference
-    others = [arm for arm in arms if arm != baseline]
-    differences = [
-        estimate([value - values[baseline][seed] for seed, value in values[arm].items() if seed in values[baseline]])
-        for arm in others
+    ours, theirs = (report.values[selection][measure].get(name, {}) for name in (arm, than))
+    common = [seed for seed in ours if seed in theirs]
+    return estimate([ours[seed] - theirs[seed] for seed in common]) if common else None
+
+
+def verdicts_here(report: Report, arms: Sequence[str]) -> dict[str, Verdict]:
+    """Return the verdicts on differences to the baseline in MAP@R for these classes alone."""
+    others = [arm for arm in arms if arm != report.plan.study.reference]
+    found = [difference_here(report, MAP_AT_R, arm, report.plan.study.reference) for arm in others]
+    return dict(zip(others, judge(found, [report.plan.margin(MAP_AT_R)] * len(others)), strict=True))
+
+
+def claims_here(report: Report) -> list[str]:
+    """Return whether each claim holds for these classes alone; those on arms of low rank stay undecided."""
+    found = [
+        None
+        if judged.tests.p is None
+        else difference_here(report, judged.claim.measure, judged.claim.better, judged.than)
+        for judged in report.claims
     ]
-    verdicts = judge(differences, [report.plan.margin(MAP_AT_R)] * len(others))
-    return dict(zip(others, verdicts, strict=True))
+    tests = judge(found, [report.plan.margin(judged.claim.measure) for judged in report.claims])
+    return [
+        judge_claim(judged.claim, difference, test)[1]
+        for judged, difference, test in zip(report.claims, found, tests, strict=True)
+    ]
 
 
 def objective_table(tables: Sequence[Sequence[Row]], names: Sequence[str]) -> str:
@@ -141,18 +158,22 @@ def objective_table(tables: Sequence[Sequence[Row]], names: Sequence[str]) -> st
 def _cells(row: Row) -> list[str]:
     difference = row.difference
     text = "" if difference is None else f"{difference.mean:+.4f} ({interval_text(difference.interval, '+')})"
-    words = "" if row.verdict is None else row.verdict.word
-    if row.here is not None and row.here.word != words:
-        words += f" (these classes: {row.here.word})"
     return [
         f"{row.map_at_r.mean:.4f}",
         text,
         row.verdict.p_text if row.verdict else "",
-        words,
+        "" if row.verdict is None or row.here is None else _verdict_text(row.verdict, row.verdict.word, row.here.word),
         f"{row.r1.mean:.3f}",
-        row.r1_verdict.word if row.r1_verdict else "",
+        "" if row.r1_verdict is None else row.r1_verdict.word,
         "" if row.decay is None else f"{row.decay:.3f}",
     ]
+
+
+def _verdict_text(tests: Verdict, found: str, here: str) -> str:
+    """Return what was found, the detectable difference of what is undecided, and another verdict for these classes."""
+    notes = [] if found != UNDECIDED or tests.detectable is None else [f"detectable {tests.detectable:.4f}"]
+    notes += [] if here == found else [f"these classes: {here}"]
+    return f"{found} ({'; '.join(notes)})" if notes else found
 
 
 def claim_table(reports: Sequence[Report], names: Sequence[str]) -> str:
@@ -161,13 +182,15 @@ def claim_table(reports: Sequence[Report], names: Sequence[str]) -> str:
     for name in names:
         head += [f"{name}, 95 %", "p (Holm)", "verdict"]
     rows = []
-    for claims in zip(*(report.claims for report in reports), strict=True):
-        cells = [claims[0].claim.text, str(claims[0].claim.measure)]
-        for judged in claims:
+    columns = [zip(report.claims, claims_here(report), strict=True) for report in reports]
+    for on_each in zip(*columns, strict=True):
+        claim = on_each[0][0].claim
+        cells = [claim.text, str(claim.measure)]
+        for judged, here in on_each:
             found = judged.difference
             text = "" if found is None else f"{found.mean:+.4f} ({interval_text(found.interval, '+')})"
-            cells += [text, judged.tests.p_text, judged.verdict]
-        rows.append([*cells, outcome([judged.verdict for judged in claims]), claims[0].claim.printed])
+            cells += [text, judged.tests.p_text, _verdict_text(judged.tests, judged.verdict, here)]
+        rows.append([*cells, outcome([judged.verdict for judged, _ in on_each]), claim.printed])
     return Table((*head, "outcome", "printed in the paper (R@1)"), rows).markdown()
 
 

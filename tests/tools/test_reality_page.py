@@ -13,7 +13,7 @@ from tests.raising import raises
 from tests.training.studies import toys
 from tools import reality_page
 from training.studies import papers
-from training.studies.plan import Plan, RunSchedule
+from training.studies.plan import Plan, Run, RunSchedule
 from training.studies.study import DECAY, MAP_AT_R, R1, Arm, Claim, Study, Trend
 from zoo.errors import UsageError
 
@@ -82,6 +82,27 @@ def test_the_page_states_scores_verdicts_and_claims_of_both_data_sets(tmp_path: 
     assert text.count("r = -1.00") == 3
     with Image.open(tmp_path / "page.png") as picture:
         assert picture.format == "PNG"
+
+
+def test_what_a_few_classes_make_is_said_to_be_of_these_classes(tmp_path: Path) -> None:
+    """One of three classes has all differences: they are certain here, and say little of further classes."""
+    toys.images(tmp_path / "a")
+    folder = study(tmp_path / "a", 0.0)
+    plan = Plan(replace(STUDY), "glyphs", 3, settings=toys.SETTINGS, data=str(folder), margins=("map_at_r=.02",))
+    for run in plan.runs(folder):
+        by_class = {"queries": "10 10 10", "map_at_r": f"{3 * value_of(run) - 0.6} 0.3 0.3"}
+        test, *others = run.result()["evaluations"]
+        toys.change(run, evaluations=[{**test, "class_scores": by_class}, *others])
+    rows = {line.split("|")[1].strip(): line for line in written(tmp_path, folder).splitlines() if line.startswith("|")}
+    # By hand: the gains of ms in the three classes are 3 x .05, 0 and 0, so that the error is .05, with 2 degrees.
+    assert float(rows["`ms`"].split("detectable ")[1].split(";")[0]) > 0.15
+    assert "these classes: better" in rows["`ms`"]
+    assert "these classes: holds" in rows["ms beats contrastive"]
+
+
+def value_of(run: Run) -> float:
+    """Return the MAP@R of a finished run."""
+    return float(run.result()["evaluations"][0]["metrics"]["map_at_r"])
 
 
 def test_nothing_is_published_from_a_part_of_the_plan(tmp_path: Path) -> None:

@@ -76,6 +76,8 @@ CLAIM_RULE = (
     "family, all of closeness another. One seed decides nothing."
 )
 
+UNDIRECTED = 'Of a measure without a better end, such as the spectral decay, a difference is "higher" or "lower".'
+
 OVER_CLASSES = (
     "interval of the mean over seeds and, where scores by class are known, over classes (a crossed mixed model)"
 )
@@ -298,7 +300,7 @@ def score_rule(report: Report) -> str:
     stated = (
         f"margins of equivalence, stated before the runs: {', '.join(margins)}" if margins else "no margin was stated"
     )
-    return f"{VERDICT_RULE} A family is all arms by one measure; {stated}."
+    return f"{VERDICT_RULE} {UNDIRECTED} A family is all arms by one measure; {stated}."
 
 
 def notes(report: Report) -> list[str]:
@@ -419,7 +421,7 @@ def _claim_table(report: Report) -> Table:
         measured = [mean, _interval_text(difference), seeds, *_verdict_cells(judged.tests), judged.verdict]
         measured += [judged.claim.printed] if printed else []
         rows.append([judged.claim.text, compared, str(judged.claim.measure), *measured])
-    head = ("claim", "compared", "measure", "difference", "95 %", "seeds", "p (Holm)", "verdict", "claim")
+    head = ("claim", "compared", "measure", "difference", "95 %", "seeds", "p (Holm)", "verdict", "the claim")
     return Table((*head, "printed in the paper") if printed else head, rows)
 
 

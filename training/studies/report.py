@@ -26,6 +26,7 @@ from training.studies.statistics import (
     judge_claim,
     metric_bounds,
     paired_difference,
+    word_for,
 )
 from training.studies.study import (
     EMBEDDING,
@@ -457,7 +458,7 @@ def selection_effects(plan: Plan, values: Mapping[str, Mapping[Measure, Values]]
             if difference is not None:
                 effects.append((arm.label, measure, difference))
     verdicts = judge([difference for *_, difference in effects], [plan.margin(measure) for _, measure, _ in effects])
-    return [SelectionEffect(*effect, verdict) for effect, verdict in zip(effects, verdicts, strict=True)]
+    return [SelectionEffect(*of, word_for(of[1], found)) for of, found in zip(effects, verdicts, strict=True)]
 
 
 def provenance_note(results: Sequence[Result]) -> str:
@@ -522,7 +523,7 @@ def _score_rows(
     for measure in by_measure:  # a family for each
         family = [row for row in rows if row.measure == measure and row.difference is not None]
         judged = judge([None if row.rank else row.difference for row in family], [plan.margin(measure)] * len(family))
-        verdicts |= {(measure, row.arm): verdict for row, verdict in zip(family, judged, strict=True)}
+        verdicts |= {(measure, row.arm): word_for(measure, found) for row, found in zip(family, judged, strict=True)}
     return [replace(row, verdict=verdicts.get((row.measure, row.arm))) for row in rows]
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from training.studies.study import METRIC_GROUPS, NUMERIC_FACTORS, Claim
+from training.studies.study import GAP, METRIC_GROUPS, NUMERIC_FACTORS, Claim, Measure
 from zoo.evaluation.statistics import (
     BETTER,
     EQUIVALENT,
@@ -28,6 +28,9 @@ from zoo.models.results import read_class_scores
 
 HOLDS, FAILS = "holds", "does not"
 """The verdicts on a claim or a trend, besides "undecided"."""
+
+HIGHER, LOWER = "higher", "lower"
+"""The words for "better" and "worse" on a measure of which more is neither: spectral decay, distances, gaps."""
 
 Values = dict[str, dict[int, float]]
 """Value of a measure by the arm's label and the seed."""
@@ -51,6 +54,13 @@ def difference_bounds(metric: str) -> Bounds:
     """Return the lowest and the highest possible difference of two values of a metric."""
     low, high = metric_bounds(metric)
     return low - high, high - low
+
+
+def word_for(measure: Measure, verdict: Verdict) -> Verdict:
+    """Return a verdict on a measure's difference in words that fit the measure."""
+    if measure.split != GAP and metric_bounds(measure.metric) != UNBOUNDED:
+        return verdict
+    return replace(verdict, word={BETTER: HIGHER, WORSE: LOWER}.get(verdict.word, verdict.word))
 
 
 def estimate_score(

@@ -20,10 +20,10 @@ from training.studies.plan import Plan, read_plan, write_plan
 from training.studies.render import as_html, as_markdown, to_json, write_report
 from training.studies.report import build_report, published_score
 from training.studies.results import value_of
-from training.studies.statistics import FAILS, HOLDS
+from training.studies.statistics import FAILS, HOLDS, LOWER
 from training.studies.study import DECAY, MAP_AT_R, R1, Arm, Measure, resolve_recipes, supports
 from zoo.errors import TrainingError, UsageError
-from zoo.evaluation.statistics import BETTER, EQUIVALENT, UNDECIDED, WORSE
+from zoo.evaluation.statistics import BETTER, EQUIVALENT, UNDECIDED
 from zoo.files import write_json
 from zoo.models.published import published_tables
 
@@ -86,7 +86,7 @@ def test_both_selections_are_compared_by_seed(tmp_path: Path) -> None:
         effect, expected = effects[arm, "test recall_at_1"], stats.ttest_1samp(shift[arm], 0).confidence_interval(0.95)
         assert effect.difference.interval == pytest.approx(tuple(expected), abs=1e-4)
         assert effect.verdict.word == direction
-    assert effects["margin", "train spectral_decay"].verdict.word == WORSE
+    assert effects["margin", "train spectral_decay"].verdict.word == LOWER
     assert report.provenance_note == ""
     text = as_markdown(report)
     assert "| margin | test recall_at_1 | +0.0110 | +0.0085 to +0.0135 | 0.022 | better |" in text
