@@ -1,8 +1,9 @@
 """The parts of docs/reality-2026.md and its figure, from the finished studies of docs/lab/protocol-2026.md.
 
-    python -m tools.reality_page docs/studies/reality-2026-birds docs/studies/reality-2026-cars
+    python -m tools.reality_page docs/studies/reality-2026-birds docs/studies/reality-2026-cars \\
+        --checks docs/studies/reality-2026-long docs/studies/reality-2026-stages
 
-The page needs the marked parts "facts", "objectives", "claims" and "made with".
+The page needs the marked parts "facts", "objectives", "claims", "checks" and "made with".
 """
 
 from __future__ import annotations
@@ -156,11 +157,9 @@ def objective_table(tables: Sequence[Sequence[Row]], names: Sequence[str]) -> st
 
 
 def _cells(row: Row) -> list[str]:
-    difference = row.difference
-    text = "" if difference is None else f"{difference.mean:+.4f} ({interval_text(difference.interval, '+')})"
     return [
         f"{row.map_at_r.mean:.4f}",
-        text,
+        _difference_cells(row)[0],
         row.verdict.p_text if row.verdict else "",
         "" if row.verdict is None or row.here is None else _verdict_text(row.verdict, row.verdict.word, row.here.word),
         f"{row.r1.mean:.3f}",
@@ -192,6 +191,42 @@ def claim_table(reports: Sequence[Report], names: Sequence[str]) -> str:
             cells += [text, judged.tests.p_text, _verdict_text(judged.tests, judged.verdict, here)]
         rows.append([*cells, outcome([judged.verdict for judged, _ in on_each]), claim.printed])
     return Table((*head, "outcome", "printed in the paper (R@1)"), rows).markdown()
+
+
+def check_table(reports: Sequence[Report], checks: Sequence[Report]) -> str:
+    """Return one row per arm of each check: beside which settings it ran, and its difference there and in the plan."""
+    head = (
+        "data",
+        "other settings",
+        "arm",
+        "seeds",
+        "MAP@R",
+        "minus margin, 95 %",
+        "verdict",
+        "in the plan",
+        "verdict",
+    )
+    plans = {report.plan.dataset: report for report in reports}
+    rows = []
+    for check in checks:
+        plan = plans[check.plan.dataset]
+        settings = ", ".join(f"`{text}`" for text in check.plan.settings if text not in plan.plan.settings)
+        planned = {row.arm: row for row in read_rows(plan)}
+        for row in read_rows(check):
+            seeds = str(row.map_at_r.n)
+            scores = [f"{row.map_at_r.mean:.4f}", *_difference_cells(row)]
+            rows.append(
+                [plan.plan.dataset, settings, f"`{row.arm}`", seeds, *scores, *_difference_cells(planned[row.arm])]
+            )
+    return Table(head, rows, (3, 4)).markdown()
+
+
+def _difference_cells(row: Row) -> tuple[str, str]:
+    """Return a difference with its interval, and the verdict on it."""
+    if row.difference is None:
+        return "", ""
+    text = f"{row.difference.mean:+.4f} ({interval_text(row.difference.interval, '+')})"
+    return text, "" if row.verdict is None else row.verdict.word
 
 
 def outcome(verdicts: Sequence[str]) -> str:
@@ -304,14 +339,18 @@ def main(words: Sequence[str] | None = None) -> int:
     """Write the page's parts and its figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="the study on each data set")
+    parser.add_argument(
+        "--checks", nargs="*", type=Path, default=[], metavar="FOLDER", help="studies of the extra checks"
+    )
     parser.add_argument("--page", type=Path, default=PAGE, help="default: %(default)s")
     arguments = parser.parse_args(words)
-    reports = [read_report(folder) for folder in arguments.folders]
+    reports, checks = ([read_report(folder) for folder in given] for given in (arguments.folders, arguments.checks))
     names, tables = [report.plan.dataset for report in reports], [read_rows(report) for report in reports]
     parts = {
         "facts": fact_list(reports, tables, names),
         "objectives": objective_table(tables, names),
         "claims": claim_table(reports, names),
+        "checks": check_table(reports, checks),
         "made with": made_with(reports),
     }
     text = arguments.page.read_text(encoding="utf-8")

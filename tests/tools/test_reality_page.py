@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,9 +36,15 @@ STUDY = Study(
 )
 
 
-def study(folder: Path, lift: float, runs: int | None = None) -> Path:
+def plan_of(folder: Path, *more: str) -> Plan:
+    """Return the plan of the study with further settings."""
+    settings = (*toys.SETTINGS, *more)
+    return Plan(replace(STUDY), "glyphs", 3, settings=settings, data=str(folder), margins=("map_at_r=.02",))
+
+
+def study(folder: Path, lift: float, *more: str, runs: int | None = None) -> Path:
     """Write a study whose R@1 is that of `R1_BY_ARM` plus `lift`, with a little scatter; the start has none."""
-    plan = Plan(replace(STUDY), "glyphs", 3, settings=toys.SETTINGS, data=str(folder), margins=("map_at_r=.02",))
+    plan = plan_of(folder, *more)
     draw = np.random.default_rng(0)
     for run in RunSchedule(plan, folder).begin().runs[:runs]:
         noise = 0.0 if run.arm.label == "start" else float(draw.normal(0, 0.002))
@@ -50,12 +57,12 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(papers.STUDIES, STUDY.name, STUDY)
 
 
-def written(tmp_path: Path, *folders: Path) -> str:
+def written(tmp_path: Path, *folders: Path, checks: Sequence[Path] = ()) -> str:
     page = tmp_path / "page.md"
     page.write_text(
-        "".join(f"<!-- {part} -->\n<!-- end -->\n" for part in ("facts", "objectives", "claims", "made with"))
+        "".join(f"<!-- {part} -->\n<!-- end -->\n" for part in ("facts", "objectives", "claims", "checks", "made with"))
     )
-    assert reality_page.main([*map(str, folders), "--page", str(page)]) == 0
+    assert reality_page.main([*map(str, folders), "--checks", *map(str, checks), "--page", str(page)]) == 0
     return page.read_text()
 
 
@@ -88,8 +95,7 @@ def test_what_a_few_classes_make_is_said_to_be_of_these_classes(tmp_path: Path) 
     """One of three classes has all differences: they are certain here, and say little of further classes."""
     toys.images(tmp_path / "a")
     folder = study(tmp_path / "a", 0.0)
-    plan = Plan(replace(STUDY), "glyphs", 3, settings=toys.SETTINGS, data=str(folder), margins=("map_at_r=.02",))
-    for run in plan.runs(folder):
+    for run in plan_of(folder).runs(folder):
         by_class = {"queries": "10 10 10", "map_at_r": f"{3 * value_of(run) - 0.6} 0.3 0.3"}
         test, *others = run.result()["evaluations"]
         toys.change(run, evaluations=[{**test, "class_scores": by_class}, *others])
@@ -98,6 +104,17 @@ def test_what_a_few_classes_make_is_said_to_be_of_these_classes(tmp_path: Path) 
     assert float(rows["`ms`"].split("detectable ")[1].split(";")[0]) > 0.15
     assert "these classes: better" in rows["`ms`"]
     assert "these classes: holds" in rows["ms beats contrastive"]
+
+
+def test_a_check_states_its_settings_beside_the_plan(tmp_path: Path) -> None:
+    for name in ("plan", "check"):
+        toys.images(tmp_path / name)
+    check = study(tmp_path / "check", 0.1, "optimizer.lr=0.002")
+    text = written(tmp_path, study(tmp_path / "plan", 0.0), checks=[check])
+    (row,) = [line.split("|") for line in text.splitlines() if "| `optimizer.lr=0.002` | `ms` |" in line]
+    assert float(row[5]) == pytest.approx((0.7 + 0.1) / 2, abs=0.004)
+    assert float(row[6].split()[0]) == pytest.approx(0.05, abs=0.004)
+    assert float(row[8].split()[0]) == pytest.approx(0.05, abs=0.004)
 
 
 def value_of(run: Run) -> float:
