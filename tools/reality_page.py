@@ -1,271 +1,166 @@
-"""The parts of docs/reality-2026.md and its figure, from the finished studies of docs/lab/protocol-2026.md.
+"""The parts of docs/reality-2026.md, its figure and its tables, from the studies of docs/lab/protocol-2026.md.
 
-    python -m tools.reality_page docs/studies/reality-2026-birds docs/studies/reality-2026-cars
+    python -m tools.reality_page docs/studies/reality-2026-birds docs/studies/reality-2026-cars \\
+        --checks docs/studies/reality-2026-long docs/studies/reality-2026-stages
 
-The page needs the marked parts "facts", "objectives", "claims" and "made with".
+The page has the marked parts "facts" and "claims", the page of tables "arms of DATASET", "checks" and "made with".
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from io import BytesIO
 from pathlib import Path
 
-from training.studies.plan import read_plan
+from tools.reality_tables import Reports, Row, arm_table, check_table, claim_table, read_reports, read_rows
+from training.studies.papers.reality_2026 import LDA, START, TRUNK
 from training.studies.render import command_of, fact_text
-from training.studies.report import Report, ScoreRow, build_report
-from training.studies.statistics import FAILS, HOLDS, judge_claim
-from training.studies.study import DECAY, MAP_AT_R, R1, Measure
-from training.studies.trends import TrendEstimate
+from training.studies.study import MAP_AT_R
 from zoo.console import interval_text
-from zoo.errors import UsageError
-from zoo.evaluation.statistics import (
-    BETTER,
-    EQUIVALENT,
-    UNDECIDED,
-    WORSE,
-    Estimate,
-    Verdict,
-    estimate,
-    judge,
-    partial_correlation,
-)
+from zoo.evaluation.statistics import BETTER, EQUIVALENT, UNDECIDED, WORSE, partial_correlation
 from zoo.files import write_bytes
-from zoo.render import Table, replace_parts
+from zoo.render import replace_parts
 
-PAGE = Path(__file__).parent.parent / "docs" / "reality-2026.md"
-START = "start"
-"""The arm of the heads before the first step."""
+DOCS = Path(__file__).parent.parent / "docs"
+RECENT = 2010
+"""The year from which objectives were proposed for deep networks."""
 
-
-@dataclass(frozen=True)
-class Row:
-    """One arm on one data set.
-
-    Attributes:
-        arm: Its label.
-        year: The year of its paper; None for an arm that is not an objective.
-        map_at_r: MAP@R on the unseen classes.
-        difference: That less the baseline's; None for the baseline.
-        verdict: On the difference for further classes, in the family of all arms; None for the baseline.
-        here: The same for these classes alone: by the scatter of the seeds.
-        r1: R@1.
-        r1_verdict: On its difference.
-        decay: Spectral decay on the training classes; None where the embeddings cannot fill their dimension.
-    """
-
-    arm: str
-    year: int | None
-    map_at_r: Estimate
-    difference: Estimate | None
-    verdict: Verdict | None
-    here: Verdict | None
-    r1: Estimate
-    r1_verdict: Verdict | None
-    decay: float | None
+COLOURS = {BETTER: "#1f5fa8", WORSE: "#1f5fa8", EQUIVALENT: "#3c8d5a", UNDECIDED: "#9aa3ad"}
+UNTRAINED = "#c98a2b"
 
 
-def read_report(folder: Path) -> Report:
-    """Return the report of a finished study.
-
-    Raises:
-        UsageError: If runs are missing: no verdict is published from a part of the plan.
-    """
-    report = build_report(read_plan(folder), folder)
-    if report.missing:
-        raise UsageError(
-            f"{folder} lacks {len(report.missing)} runs; no verdict is published from a part of the plan.",
-            code="no-results",
-        )
-    return report
-
-
-def read_rows(report: Report) -> list[Row]:
-    """Return all arms of a study, that of the highest MAP@R first."""
-    rows = {(row.arm, row.measure): row for row in report.rows}
-    arms = [arm for arm in report.plan.arms if (arm.label, MAP_AT_R) in rows]
-    here = verdicts_here(report, [arm.label for arm in arms])
-    found = [
-        Row(
-            arm.label,
-            None if arm.x is None else int(arm.x),
-            rows[arm.label, MAP_AT_R].value,
-            rows[arm.label, MAP_AT_R].difference,
-            rows[arm.label, MAP_AT_R].verdict,
-            here.get(arm.label),
-            rows[arm.label, R1].value,
-            rows[arm.label, R1].verdict,
-            _decay(rows.get((arm.label, DECAY))),
-        )
-        for arm in arms
-    ]
-    return sorted(found, key=lambda row: -row.map_at_r.mean)
+def fact_list(reports: Sequence[Reports], tables: Sequence[Sequence[Row]]) -> str:
+    """Return the sentences of the result: gains, counts, searches, trends and correlations."""
+    named = list(zip(reports, tables, strict=True))
+    lines = ["What training gains:", ""]
+    lines += [line for report, rows in named for line in _gain_lines(rows, report)]
+    lines += ["", "Which objectives differ from the baseline:", ""]
+    lines += [line for report, rows in named for line in _count_lines(rows, report.name)]
+    lines += ["", "Whether newer objectives are better:", ""]
+    lines += [_trend_line(rows, report.name) for report, rows in named]
+    lines += ["", "Whether objectives of lower spectral decay retrieve better:", ""]
+    lines += [line for report, rows in named for line in _decay_lines(rows, report.name)]
+    return "\n".join([*lines, *_pooled_lines(tables)])
 
 
-def _decay(row: ScoreRow | None) -> float | None:
-    return None if row is None or row.rank else row.value.mean
-
-
-def difference_here(report: Report, measure: Measure, arm: str, than: str) -> Estimate | None:
-    """Return the difference of two arms for these classes alone: only seeds are random. None without common seeds."""
-    (selection,) = report.plan.selections
-    ours, theirs = (report.values[selection][measure].get(name, {}) for name in (arm, than))
-    common = [seed for seed in ours if seed in theirs]
-    return estimate([ours[seed] - theirs[seed] for seed in common]) if common else None
-
-
-def verdicts_here(report: Report, arms: Sequence[str]) -> dict[str, Verdict]:
-    """Return the verdicts on differences to the baseline in MAP@R for these classes alone."""
-    others = [arm for arm in arms if arm != report.plan.study.reference]
-    found = [difference_here(report, MAP_AT_R, arm, report.plan.study.reference) for arm in others]
-    return dict(zip(others, judge(found, [report.plan.margin(MAP_AT_R)] * len(others)), strict=True))
-
-
-def claims_here(report: Report) -> list[str]:
-    """Return whether each claim holds for these classes alone; those on arms of low rank stay undecided."""
-    found = [
-        None
-        if judged.tests.p is None
-        else difference_here(report, judged.claim.measure, judged.claim.better, judged.than)
-        for judged in report.claims
-    ]
-    tests = judge(found, [report.plan.margin(judged.claim.measure) for judged in report.claims])
-    return [
-        judge_claim(judged.claim, difference, test)[1]
-        for judged, difference, test in zip(report.claims, found, tests, strict=True)
-    ]
-
-
-def objective_table(tables: Sequence[Sequence[Row]], names: Sequence[str]) -> str:
-    """Return one row per arm, in the order of the first data set."""
-    head = ["arm", "year"]
-    for name in names:
-        head += [f"MAP@R, {name}", "minus margin, 95 %", "p (Holm)", "", "R@1", "", "decay"]
-    by_arm = [{row.arm: row for row in rows} for rows in tables]
-    lines = []
-    for row in tables[0]:
-        cells = [f"`{row.arm}`", "" if row.year is None else str(row.year)]
-        for rows in by_arm:
-            cells += _cells(rows[row.arm]) if row.arm in rows else [""] * 7
-        lines.append(cells)
-    return Table(head, lines, range(1, len(head))).markdown()
-
-
-def _cells(row: Row) -> list[str]:
-    difference = row.difference
-    text = "" if difference is None else f"{difference.mean:+.4f} ({interval_text(difference.interval, '+')})"
-    return [
-        f"{row.map_at_r.mean:.4f}",
-        text,
-        row.verdict.p_text if row.verdict else "",
-        "" if row.verdict is None or row.here is None else _verdict_text(row.verdict, row.verdict.word, row.here.word),
-        f"{row.r1.mean:.3f}",
-        "" if row.r1_verdict is None else row.r1_verdict.word,
-        "" if row.decay is None else f"{row.decay:.3f}",
-    ]
-
-
-def _verdict_text(tests: Verdict, found: str, here: str) -> str:
-    """Return what was found, the detectable difference of what is undecided, and another verdict for these classes."""
-    notes = [] if found != UNDECIDED or tests.detectable is None else [f"detectable {tests.detectable:.4f}"]
-    notes += [] if here == found else [f"these classes: {here}"]
-    return f"{found} ({'; '.join(notes)})" if notes else found
-
-
-def claim_table(reports: Sequence[Report], names: Sequence[str]) -> str:
-    """Return one row per claim: its effect on each data set, and the outcome on all of them."""
-    head = ["claim", "measure"]
-    for name in names:
-        head += [f"{name}, 95 %", "p (Holm)", "verdict"]
-    rows = []
-    columns = [zip(report.claims, claims_here(report), strict=True) for report in reports]
-    for on_each in zip(*columns, strict=True):
-        claim = on_each[0][0].claim
-        cells = [claim.text, str(claim.measure)]
-        for judged, here in on_each:
-            found = judged.difference
-            text = "" if found is None else f"{found.mean:+.4f} ({interval_text(found.interval, '+')})"
-            cells += [text, judged.tests.p_text, _verdict_text(judged.tests, judged.verdict, here)]
-        rows.append([*cells, outcome([judged.verdict for judged, _ in on_each]), claim.printed])
-    return Table((*head, "outcome", "printed in the paper (R@1)"), rows).markdown()
-
-
-def outcome(verdicts: Sequence[str]) -> str:
-    """Return "holds" or "does not" if all data sets say so, else that the claim depends on them or is undecided."""
-    if len(set(verdicts)) == 1:
-        return verdicts[0]
-    return "depends on the data set" if {HOLDS, FAILS} <= set(verdicts) else UNDECIDED
-
-
-def fact_list(reports: Sequence[Report], tables: Sequence[Sequence[Row]], names: Sequence[str]) -> str:
-    """Return the sentences of the result: gains, counts, trends and correlations."""
-    lines = []
-    for report, rows, name in zip(reports, tables, names, strict=True):
-        lines += [_gain_line(rows, name, report.plan.study.reference), *_count_lines(rows, name)]
-        lines += [_trend_line(trend, name) for trend in report.trends if trend.slope is not None]
-        lines += _correlation_line(f"R@1 and spectral decay, {name}", *_pairs([rows]))
-    if len(tables) > 1:
-        lines += _correlation_line("R@1 and spectral decay on all sets, given MAP@R of the start", *_pairs(tables))
-    return "\n".join(lines)
-
-
-def _gain_line(rows: Sequence[Row], name: str, baseline: str) -> str:
+def _gain_lines(rows: Sequence[Row], report: Reports) -> list[str]:
     scores = {row.arm: row.map_at_r.mean for row in rows}
-    low, _, high = statistics.quantiles([row.map_at_r.mean for row in rows if row.year is not None], n=4)
-    return (
-        f"- **{name}**: MAP@R of `{baseline}` is {scores[baseline]:.4f}, that of its start {scores[START]:.4f}; the "
-        f"middle half of the objectives spans {high - low:.4f}."
-    )
+    margin, reference = report.plan.plan.margin(MAP_AT_R), scores[report.plan.plan.study.reference]
+    trained = [row for row in rows if row.trained]
+    words = [row.start_verdict.word for row in trained if row.start_verdict is not None]
+    untrained = ", ".join(f"{name} {scores[name]:.4f}" for name in (TRUNK, START, LDA) if name in scores)
+    above = {name: sum(scores[row.arm] > scores[name] for row in trained) for name in (START, LDA) if name in scores}
+    tests = f"{words.count(BETTER)} better, {words.count(WORSE)} worse by Holm's p"
+    lines = [
+        f"- **{report.name}**: MAP@R of `margin` is {reference:.4f}; without a step: {untrained}. Of {len(trained)} "
+        f"trained arms {above[START]} end above the start ({tests})"
+        + (f", {above[LDA]} above the LDA." if LDA in above else ".")
+    ]
+    if margin and TRUNK in scores:
+        shares = ", ".join(
+            f"{margin / (reference - scores[name]):.0%} of it over the {name}" for name in (TRUNK, START)
+        )
+        lines.append(f"- The margin of equivalence there, {margin:g}, is of margin's gain: {shares}.")
+    return lines
 
 
 def _count_lines(rows: Sequence[Row], name: str) -> list[str]:
     objectives = [row for row in rows if row.year is not None and row.verdict is not None]
     texts = []
-    for title, of in (("for further classes", lambda row: row.verdict), ("for these classes", lambda row: row.here)):
-        counts = {word: [row.arm for row in objectives if of(row).word == word] for word in (BETTER, WORSE, EQUIVALENT)}
+    readings: tuple[tuple[str, Callable[[Row], str]], ...] = (
+        ("for further classes", lambda row: row.verdict.word if row.verdict else UNDECIDED),
+        ("for these classes alone", lambda row: row.here.word if row.here else UNDECIDED),
+    )
+    for title, word_of in readings:
+        counts = {word: [row.arm for row in objectives if word_of(row) == word] for word in (BETTER, WORSE, EQUIVALENT)}
         named = [f"{word}: {', '.join(f'`{arm}`' for arm in arms)}" for word, arms in counts.items() if arms]
         rest = len(objectives) - sum(map(len, counts.values()))
-        texts.append(f"- Beside it, {name}, {title}: {'; '.join([*named, f'undecided: {rest} of {len(objectives)}'])}.")
+        texts.append(f"- {name}, {title}: {'; '.join([*named, f'undecided: {rest} of {len(objectives)}'])}.")
     return texts
 
 
-def _trend_line(found: TrendEstimate, name: str) -> str:
-    assert found.slope is not None
-    metric = "R@1" if found.trend.measure == R1 else "MAP@R"
-    return (
-        f"- Newer objectives have a higher {metric}, {name}: {found.verdict}. It changes by {found.slope.mean:+.4f} a "
-        f"year ({interval_text(found.slope.interval, '+')} over seeds, {interval_text(found.over_arms, '+')} over the "
-        f"{found.arms} objectives)."
-    )
+def _trend_line(rows: Sequence[Row], name: str) -> str:
+    objectives = [row for row in rows if row.year is not None]
+    recent = [row for row in objectives if row.year is not None and row.year >= RECENT]
+    texts = [
+        f"{what} {_slope_text(chosen)}"
+        for what, chosen in (
+            (f"all {len(objectives)}", objectives),
+            (f"the {len(recent)} since {RECENT}", recent),
+            ("without those below the trunk", _above_trunk(rows)),
+        )
+    ]
+    return f"- {name}, MAP@R a year, 95 % over objectives: {'; '.join(texts)}."
 
 
-def _pairs(tables: Sequence[Sequence[Row]]) -> tuple[list[float], list[float], list[float]]:
-    """Return decay and R@1 of the objectives and, of several data sets, MAP@R of the start of each."""
+def _slope_text(rows: Sequence[Row]) -> str:
+    from scipy import stats
+
+    years, scores = [row.year for row in rows], [row.map_at_r.mean for row in rows]
+    line, rank = stats.linregress(years, scores), stats.spearmanr(years, scores)
+    half = float(stats.t.ppf(0.975, len(rows) - 2) * line.stderr)
+    interval = interval_text((line.slope - half, line.slope + half), "+")
+    return f"{line.slope:+.4f} ({interval}; Spearman {rank.statistic:+.2f})"
+
+
+def _above_trunk(rows: Sequence[Row]) -> list[Row]:
+    """Return the objectives that are not below the trunk without a step."""
+    least = next((row.map_at_r.mean for row in rows if row.arm == TRUNK), 0.0)
+    return [row for row in rows if row.year is not None and row.map_at_r.mean >= least]
+
+
+def _decay_lines(rows: Sequence[Row], name: str) -> list[str]:
+    from scipy import stats
+
+    lines = []
+    objectives = [row for row in rows if row.year is not None and row.decay is not None]
+    for metric, score in SCORES.items():
+        texts = []
+        for what, chosen in (
+            (f"all {len(objectives)}", objectives),
+            ("without those below the trunk", _above_trunk(rows)),
+        ):
+            decays, scores = [row.decay or 0.0 for row in chosen], [score(row) for row in chosen]
+            found = partial_correlation(decays, scores)
+            rank = stats.spearmanr(decays, scores).statistic
+            if found is not None:
+                texts.append(
+                    f"{what} {found.mean:+.2f} ({interval_text(found.interval, '+', 2)}; Spearman {rank:+.2f})"
+                )
+        lines.append(f"- {name}, {metric}: r = {'; '.join(texts)}.")
+    return lines
+
+
+SCORES: dict[str, Callable[[Row], float]] = {"R@1": lambda row: row.r1.mean, "MAP@R": lambda row: row.map_at_r.mean}
+
+
+def _pooled_lines(tables: Sequence[Sequence[Row]]) -> list[str]:
+    """Return the correlation over all data sets given MAP@R of the start of each; an objective counts once."""
+    if len(tables) < 2:
+        return []
     rows = [
-        (row.decay, row.r1.mean, next(other.map_at_r.mean for other in table if other.arm == START))
+        (row, next(other.map_at_r.mean for other in table if other.arm == START))
         for table in tables
         for row in table
         if row.year is not None and row.decay is not None
     ]
-    decays, scores, starts = (list(column) for column in zip(*rows, strict=True))
-    return decays, scores, starts if len(tables) > 1 else []
+    objectives = len({row.arm for row, _ in rows})
+    decays, starts = [row.decay or 0.0 for row, _ in rows], [start for _, start in rows]
+    lines = []
+    for metric, score in SCORES.items():
+        found = partial_correlation(decays, [score(row) for row, _ in rows], starts, objectives)
+        if found is not None:
+            text = f"{found.mean:+.2f} ({interval_text(found.interval, '+', 2)})"
+            lines.append(f"- all data sets, {metric} given MAP@R of the start: r = {text}, by {objectives} objectives.")
+    return lines
 
 
-def _correlation_line(what: str, a: Sequence[float], b: Sequence[float], given: Sequence[float]) -> list[str]:
-    found = partial_correlation(a, b, given)
-    if found is None:
-        return []
-    return [f"- {what}: r = {found.mean:+.2f} ({interval_text(found.interval, '+', 2)}, {found.n} points)."]
-
-
-def made_with(reports: Sequence[Report]) -> str:
+def made_with(reports: Sequence[Reports]) -> str:
     """Return commands, images, dates, processor and versions of the runs."""
     lines = []
-    for report in reports:
+    for report in (reports.plan for reports in reports):
         facts = "; ".join(fact_text(value) for key in ("hardware", "versions") for value in report.made_with[key])
         dates = " to ".join(date[:10] for date in report.dates or ())
         lines.append(f"<sub>`{command_of(report.plan)}`; {report.measured} of {report.data}; {dates}; {facts}.</sub>")
@@ -273,7 +168,7 @@ def made_with(reports: Sequence[Report]) -> str:
 
 
 def draw(tables: Sequence[Sequence[Row]], names: Sequence[str]) -> bytes:
-    """Draw the difference to margin in MAP@R of every arm on each data set as a PNG, untrained ones in ochre."""
+    """Draw the difference to margin in MAP@R of every arm on each data set as a PNG, by the colours of verdicts."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -286,7 +181,7 @@ def draw(tables: Sequence[Sequence[Row]], names: Sequence[str]) -> bytes:
             if row.arm not in order or row.difference is None or row.verdict is None:
                 continue
             place, (low, high) = -order.index(row.arm), row.difference.interval or (row.difference.mean,) * 2
-            colour = "#c98a2b" if row.map_at_r.sd == 0 else "#9aa3ad" if row.verdict.word == UNDECIDED else "#1f5fa8"
+            colour = COLOURS[row.verdict.word] if row.trained else UNTRAINED
             axes.plot([low, high], [place, place], color=colour, linewidth=1.5)
             axes.plot(row.difference.mean, place, "o", color=colour, markersize=4)
         axes.axvline(0, color="#555555", linewidth=0.8)
@@ -301,21 +196,28 @@ def draw(tables: Sequence[Sequence[Row]], names: Sequence[str]) -> bytes:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Write the page's parts and its figure."""
+    """Write the parts of both pages, and the figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="the study on each data set")
-    parser.add_argument("--page", type=Path, default=PAGE, help="default: %(default)s")
+    parser.add_argument(
+        "--checks", nargs="*", type=Path, default=[], metavar="FOLDER", help="studies of the extra checks"
+    )
+    parser.add_argument("--page", type=Path, default=DOCS / "reality-2026.md", help="default: %(default)s")
+    parser.add_argument(
+        "--tables", type=Path, default=DOCS / "studies" / "reality-2026.md", help="default: %(default)s"
+    )
     arguments = parser.parse_args(words)
-    reports = [read_report(folder) for folder in arguments.folders]
-    names, tables = [report.plan.dataset for report in reports], [read_rows(report) for report in reports]
+    reports, checks = ([read_reports(folder) for folder in given] for given in (arguments.folders, arguments.checks))
+    names, tables = [report.name for report in reports], [read_rows(report) for report in reports]
     parts = {
-        "facts": fact_list(reports, tables, names),
-        "objectives": objective_table(tables, names),
-        "claims": claim_table(reports, names),
-        "made with": made_with(reports),
+        "facts": fact_list(reports, tables),
+        "claims": claim_table(reports),
+        "checks": check_table(reports, checks),
+        "made with": made_with([*reports, *checks]),
+        **{f"arms of {name}": arm_table(rows) for name, rows in zip(names, tables, strict=True)},
     }
-    text = arguments.page.read_text(encoding="utf-8")
-    write_bytes(arguments.page, replace_parts(text, parts).encode())
+    for page in (arguments.page, arguments.tables):
+        write_bytes(page, replace_parts(page.read_text(encoding="utf-8"), parts).encode())
     write_bytes(arguments.page.with_suffix(".png"), draw(tables, names))
     return 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ TRIAL_RULE = (
 SEARCH_RULE = (
     "Of {} trials of each arm those beyond the rates go to the untried values nearest to the best so far: rates in "
     "half decades, the main constant of the loss (or of the method) in factors of two. An arm gets more, at most twice "
-    "as many, until all values next to its best are tried, so that the best is not at the edge."
+    "as many, until all values next to its best are tried; where they were not enough, the table says so."
 )
 
 DECORRELATED = "decorrelated"
@@ -101,6 +101,14 @@ class TrialSearch:
     def chosen(self, scores: Mapping[TrialValues, float | None]) -> TrialValues | None:
         """Return the values with the highest score; None before the end, and if all trials diverged."""
         return best_values(scores) if self.next_values(scores) is None else None
+
+    def is_at_edge(self, scores: Mapping[TrialValues, float | None]) -> bool:
+        """Return whether a value next to the best is untried, so that it may be better still."""
+        best = best_values(scores)
+        if best is None or self.budget <= len(self.rates):
+            return False
+        tried, around = {_place(values) for values in scores}, _places_around(_place(best), self.constant)
+        return any(place not in tried for place in islice(around, 4 if self.constant else 2))
 
 
 Place = tuple[int, int]
@@ -226,7 +234,8 @@ def trial_table(searches: Mapping[str, TrialSearch], trials: Sequence[TrialScore
         scores = scores_by_values(arm, trials)
         chosen = search.chosen(scores)
         listed = "; ".join(f"{values}: {_score_text(score)}" for values, score in scores.items())
-        rows.append([arm, str(len(scores)), "" if chosen is None else str(chosen), listed])
+        edge = " (next to it untried)" if chosen is not None and search.is_at_edge(scores) else ""
+        rows.append([arm, str(len(scores)), "" if chosen is None else f"{chosen}{edge}", listed])
     return Table(("arm", "trials", "chosen rate", "MAP@R of each rate (x: factor of the constant)"), rows, (1,))
 
 

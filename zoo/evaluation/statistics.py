@@ -354,18 +354,20 @@ def pearson(a: Sequence[float], b: Sequence[float]) -> float | None:
     return float(np.corrcoef(pairs[0], pairs[1])[0, 1])
 
 
-def partial_correlation(a: Sequence[float], b: Sequence[float], given: Sequence[float] = ()) -> Estimate | None:
+def partial_correlation(
+    a: Sequence[float], b: Sequence[float], given: Sequence[float] = (), independent: int | None = None
+) -> Estimate | None:
     """Return the correlation of what a straight line through `given` leaves of both sides, with Fisher's interval.
 
     Fisher's transform has the variance 1 / (n - 3 - k) with k controlled variables (Fisher 1924). Without `given` it is
-    Pearson's correlation.
+    Pearson's correlation. `independent` is n where fewer pairs are independent than there are.
 
     Returns:
         The estimate, whose n is the number of pairs; None below 4 + k pairs, and where nothing is left to vary.
     """
     controls = np.array([np.ones(len(a)), *([given] if len(given) else [])], np.float64).T
     sides = np.array([a, b], np.float64).T
-    degrees = len(sides) - 2 - controls.shape[1]
+    degrees = (independent or len(sides)) - 2 - controls.shape[1]
     if degrees < 1:
         return None
     left = sides - controls @ np.linalg.lstsq(controls, sides, rcond=None)[0]

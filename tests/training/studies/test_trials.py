@@ -105,15 +105,18 @@ def test_the_search_finds_an_optimum_that_is_not_at_the_edge(rate: float, factor
     place = round(2 * math.log10(best.rate)), round(math.log2(best.factor))
     assert {(place[0] + 1, place[1]), (place[0] - 1, place[1])} <= tried
     assert {(place[0], place[1] + 1), (place[0], place[1] - 1)} <= tried
+    assert not search.is_at_edge(scores)
 
 
 def test_the_search_has_a_budget_and_varies_no_constant_that_an_arm_lacks() -> None:
     assert len(searched(TrialSearch((1e-4, 3.2e-4), 5), hill(3.2e-4, 1))) == 5
-    assert (
-        len(searched(TrialSearch((1e-4, 3.2e-4), 4), lambda values: values.rate * values.factor)) == 8
-    )  # endless ascent
+    endless = TrialSearch((1e-4, 3.2e-4), 4)
+    ascent = searched(endless, lambda values: values.rate * values.factor)
+    assert len(ascent) == 8
+    assert endless.is_at_edge(ascent)
     alone = searched(TrialSearch((1e-4, 3.2e-4, 1e-3), 5, constant=False), hill(3.2e-4, 1))
     assert {values.factor for values in alone} == {1}
+    assert not TrialSearch((1e-4, 3.2e-4, 1e-3), 5, constant=False).is_at_edge(alone)
     assert sorted(values.rate for values in alone) == pytest.approx([3.2e-5, 1e-4, 3.2e-4, 1e-3, 3.2e-3], rel=0.05)
 
 

@@ -282,5 +282,11 @@ def test_a_partial_correlation_is_that_of_the_recursion_by_hand() -> None:
     assert found.mean == pytest.approx(expected)
     ends = [math.tanh(math.atanh(expected) + sign * 1.959964 / math.sqrt(16)) for sign in (-1, 1)]
     assert found.interval == pytest.approx(ends)
+    fewer = partial_correlation(a, b, given, independent=10)
+    assert fewer is not None
+    assert fewer.mean == found.mean
+    assert fewer.interval == pytest.approx(
+        [math.tanh(math.atanh(expected) + sign * 1.959964 / math.sqrt(6)) for sign in (-1, 1)]
+    )
     assert partial_correlation(a[:4], b[:4], given[:4]) is None
     assert partial_correlation(given, b, given) is None

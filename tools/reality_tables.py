@@ -1,0 +1,254 @@
+"""Rows and tables of the reality check of 2026: arms, claims and extra checks on each data set."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from training.studies.papers.reality_2026 import START
+from training.studies.plan import Plan, read_plan
+from training.studies.report import ClaimResult, Report, ScoreRow, build_report
+from training.studies.statistics import FAILS, HOLDS, judge_claim
+from training.studies.study import DECAY, MAP_AT_R, R1, Arm, Measure, Study
+from training.studies.trials import TrialValues, best_values, scores_by_values
+from zoo.console import interval_text
+from zoo.errors import UsageError
+from zoo.evaluation.statistics import EQUIVALENT, UNDECIDED, Estimate, Verdict, estimate, judge
+from zoo.render import Table
+
+AT_EDGE = "†"
+"""The mark of an arm whose search ended with an untried value next to the best."""
+
+
+@dataclass(frozen=True)
+class Reports:
+    """The report of one data set, and the same runs with differences to the start and claims on R@1."""
+
+    plan: Report
+    beside_start: Report
+
+    @property
+    def name(self) -> str:
+        return self.plan.plan.dataset
+
+
+@dataclass(frozen=True)
+class Row:
+    """One arm on one data set.
+
+    Attributes:
+        arm: Its label.
+        year: The year of its paper; None for an arm that is not an objective.
+        trained: Whether it has a step.
+        values: The chosen learning rate and factor of the main constant; None without trials.
+        held_out: Their MAP@R on held-out training classes.
+        at_edge: Whether a value next to them is untried.
+        map_at_r: MAP@R on the unseen classes.
+        from_start: That less the start's, and the verdict on it; None for the start, and without one.
+        difference: MAP@R less the baseline's; None for the baseline.
+        verdict: On the difference for further classes, in the family of all arms; None for the baseline.
+        here: The same for these classes alone: by the scatter of the seeds.
+        r1: R@1.
+        r1_verdict: On its difference.
+        decay: Spectral decay on the training classes; None where the embeddings cannot fill their dimension, and of
+            several heads, which begin alike.
+    """
+
+    arm: str
+    year: int | None
+    trained: bool
+    values: TrialValues | None
+    held_out: float | None
+    at_edge: bool
+    map_at_r: Estimate
+    from_start: Estimate | None
+    start_verdict: Verdict | None
+    difference: Estimate | None
+    verdict: Verdict | None
+    here: Verdict | None
+    r1: Estimate
+    r1_verdict: Verdict | None
+    decay: float | None
+
+
+def read_reports(folder: Path) -> Reports:
+    """Return the reports of a finished study.
+
+    Raises:
+        UsageError: If runs are missing: no verdict is published from a part of the plan.
+    """
+    plan = read_plan(folder)
+    report = build_report(plan, folder)
+    if report.missing:
+        raise UsageError(
+            f"{folder} lacks {len(report.missing)} runs; no verdict is published from a part of the plan.",
+            code="no-results",
+        )
+    return Reports(report, build_report(dataclasses.replace(plan, study=_beside_start(plan.study)), folder))
+
+
+def _beside_start(study: Study) -> Study:
+    claims = tuple(
+        dataclasses.replace(claim, measure=R1) if claim.measure == MAP_AT_R else claim for claim in study.claims
+    )
+    return dataclasses.replace(study, baseline=START, claims=claims, trends=())
+
+
+def read_rows(reports: Reports) -> list[Row]:
+    """Return all arms of a study, that of the highest MAP@R first."""
+    report, plan = reports.plan, reports.plan.plan
+    rows = {(row.arm, row.measure): row for row in report.rows}
+    from_start = {row.arm: row for row in reports.beside_start.rows if row.measure == MAP_AT_R}
+    arms = [arm for arm in plan.arms if (arm.label, MAP_AT_R) in rows]
+    here = verdicts_here(report, [arm.label for arm in arms])
+    found = [
+        Row(
+            arm.label,
+            None if arm.x is None else int(arm.x),
+            any(recipe.learns for recipe in plan.recipes(arm)),
+            *_trial_facts(plan, arm),
+            rows[arm.label, MAP_AT_R].value,
+            from_start[arm.label].difference,
+            from_start[arm.label].verdict,
+            rows[arm.label, MAP_AT_R].difference,
+            rows[arm.label, MAP_AT_R].verdict,
+            here.get(arm.label),
+            rows[arm.label, R1].value,
+            rows[arm.label, R1].verdict,
+            _decay(plan, arm, rows),
+        )
+        for arm in arms
+    ]
+    return sorted(found, key=lambda row: -row.map_at_r.mean)
+
+
+def _trial_facts(plan: Plan, arm: Arm) -> tuple[TrialValues | None, float | None, bool]:
+    search, scores = plan.search_of(arm), scores_by_values(arm.label, plan.trials)
+    best = best_values(scores)
+    if search is None or best is None:
+        return None, None, False
+    return best, scores[best], search.is_at_edge(scores)
+
+
+def _decay(plan: Plan, arm: Arm, rows: Mapping[tuple[str, Measure], ScoreRow]) -> float | None:
+    row = rows.get((arm.label, DECAY))
+    if row is None or row.rank or any(len(recipe.heads) > 1 for recipe in plan.recipes(arm)):
+        return None
+    return row.value.mean
+
+
+def difference_here(report: Report, measure: Measure, arm: str, than: str) -> Estimate | None:
+    """Return the difference of two arms for these classes alone: only seeds are random. None without common seeds."""
+    (selection,) = report.plan.selections
+    ours, theirs = (report.values[selection][measure].get(name, {}) for name in (arm, than))
+    common = [seed for seed in ours if seed in theirs]
+    return estimate([ours[seed] - theirs[seed] for seed in common]) if common else None
+
+
+def verdicts_here(report: Report, arms: Sequence[str]) -> dict[str, Verdict]:
+    """Return the verdicts on differences to the baseline in MAP@R for these classes alone."""
+    others = [arm for arm in arms if arm != report.plan.study.reference]
+    found = [difference_here(report, MAP_AT_R, arm, report.plan.study.reference) for arm in others]
+    return dict(zip(others, judge(found, [report.plan.margin(MAP_AT_R)] * len(others)), strict=True))
+
+
+def claims_here(report: Report) -> list[str]:
+    """Return whether each claim on unseen classes holds for these classes alone; "" for one on training classes."""
+    claims = [judged for judged in report.claims if judged.claim.measure.split == "test"]
+    found = [difference_here(report, one.claim.measure, one.claim.better, one.than) for one in claims]
+    tests = judge(found, [report.plan.margin(one.claim.measure) for one in claims])
+    outcomes = {
+        one.claim.text: judge_claim(one.claim, difference, test)[1]
+        for one, difference, test in zip(claims, found, tests, strict=True)
+    }
+    return [outcomes.get(judged.claim.text, "") for judged in report.claims]
+
+
+def arm_table(rows: Sequence[Row]) -> str:
+    """Return one row per arm of a data set."""
+    head = ("arm", "year", "trials chose", "held out", "MAP@R", "minus start, 95 %", "minus margin, 95 %", "p (Holm)")
+    lines = [
+        (
+            f"`{row.arm}`",
+            "" if row.year is None else str(row.year),
+            "" if row.values is None else f"{row.values}{AT_EDGE if row.at_edge else ''}",
+            "" if row.held_out is None else f"{row.held_out:.4f}",
+            f"{row.map_at_r.mean:.4f}",
+            difference_text(row.from_start),
+            difference_text(row.difference),
+            row.verdict.p_text if row.verdict else "",
+            ""
+            if row.verdict is None or row.here is None
+            else verdict_text(row.verdict, row.verdict.word, row.here.word),
+            f"{row.r1.mean:.3f}",
+            "" if row.r1_verdict is None else row.r1_verdict.word,
+            "" if row.decay is None else f"{row.decay:.3f}",
+        )
+        for row in rows
+    ]
+    return Table((*head, "", "R@1", "", "decay"), lines, (1, 3, 4, 5, 6, 7, 9, 11)).markdown()
+
+
+def difference_text(difference: Estimate | None) -> str:
+    """Return a difference with its 95 % interval."""
+    return "" if difference is None else f"{difference.mean:+.4f} ({interval_text(difference.interval, '+')})"
+
+
+def verdict_text(tests: Verdict, found: str, here: str) -> str:
+    """Return what was found, the detectable difference of what is undecided, and another verdict for these classes."""
+    notes = [] if found != UNDECIDED or tests.detectable is None else [f"detectable {tests.detectable:.4f}"]
+    notes += [] if here in (found, "") else [f"these classes: {here}"]
+    return f"{found} ({'; '.join(notes)})" if notes else found
+
+
+def claim_table(reports: Sequence[Reports]) -> str:
+    """Return one row per claim: its effect on each data set, and the outcome on all of them."""
+    head = ["claim", "measure"]
+    for report in reports:
+        head += [f"{report.name}, 95 %", "p (Holm)", "verdict", "R@1, 95 %"]
+    columns = [
+        zip(report.plan.claims, claims_here(report.plan), report.beside_start.claims, strict=True) for report in reports
+    ]
+    rows = []
+    for on_each in zip(*columns, strict=True):
+        claim = on_each[0][0].claim
+        cells = [claim.text, str(claim.measure)]
+        for judged, here, by_r1 in on_each:
+            other = "" if claim.measure.split != "test" else difference_text(by_r1.difference)
+            word = _failing(judged) if judged.verdict == FAILS else judged.verdict
+            cells += [difference_text(judged.difference), judged.tests.p_text]
+            cells += [verdict_text(judged.tests, word, "" if here == judged.verdict else here), other]
+        verdicts = {report.name: judged.verdict for report, (judged, *_) in zip(reports, on_each, strict=True)}
+        rows.append([*cells, outcome(verdicts), claim.printed])
+    return Table((*head, "outcome", "printed in the paper (R@1)"), rows).markdown()
+
+
+def _failing(judged: ClaimResult) -> str:
+    return f"{FAILS}: {'equivalent' if judged.tests.word == EQUIVALENT else 'the opposite'}"
+
+
+def outcome(verdicts: Mapping[str, str]) -> str:
+    """Return "holds" or "does not" if all data sets say so, else the verdict of each."""
+    words = {*verdicts.values()}
+    if len(words) == 1 and words <= {HOLDS, FAILS, UNDECIDED}:
+        return words.pop()
+    return "; ".join(f"{name}: {verdict}" for name, verdict in verdicts.items())
+
+
+def check_table(reports: Sequence[Reports], checks: Sequence[Reports]) -> str:
+    """Return one row per arm of each check: beside which settings it ran, and its differences there and in the plan."""
+    head = ("data", "other settings", "arm", "seeds", "MAP@R", "minus start, 95 %", "minus margin, 95 %")
+    plans = {report.name: report for report in reports}
+    rows = []
+    for check in checks:
+        plan = plans[check.name]
+        settings = ", ".join(f"`{text}`" for text in check.plan.plan.settings if text not in plan.plan.plan.settings)
+        planned = {row.arm: row for row in read_rows(plan)}
+        for row in read_rows(check):
+            same, chosen = planned[row.arm], [f"`{row.arm}`", str(row.map_at_r.n), f"{row.map_at_r.mean:.4f}"]
+            here = [difference_text(row.from_start), difference_text(row.difference)]
+            there = [difference_text(same.from_start), difference_text(same.difference)]
+            rows.append([check.name, settings, *chosen, *here, *there])
+    return Table((*head, "in the plan: minus start", "minus margin"), rows, (3, 4, 5, 6, 7, 8)).markdown()
