@@ -310,7 +310,7 @@ class IndexingRun:
             file, content = read.file, read.content_sha256
             if not self._is_only_one(file):
                 continue
-            places = self._items.at_place(file, content) or self._items.moved(file, content)
+            places = self._items.at_place(file, content) or self._items.moved(file, content, partial(self._shows, read))
             if not places and self._stays_out(read):
                 continue
             self._note_copy(file, content)
@@ -360,6 +360,12 @@ class IndexingRun:
         if removed:
             self.report.stay_out.append(file.source)
         return bool(removed)
+
+    def _shows(self, read: ReadFile, place: ItemPlace) -> bool:
+        """Return whether an item's picture is that of a file, whose other bytes may differ."""
+        with suppress(ItemNotFoundError):  # removed by another process
+            return read.thumbnail is not None and self.gallery.store.thumbnail(place.id) == read.thumbnail
+        return False
 
     def _note_copy(self, file: ImageFile, content: str) -> None:
         first = self._first.setdefault(content, file)

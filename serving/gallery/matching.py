@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,8 +40,9 @@ class Matcher:
     """Finds the items whose image a file is. Each item is found for one file only.
 
     A file with a key is the item of that key, or the one at its path that has none. A file without is every item at
-    its path: several products may share a picture. A file at a new path is an item with the same content whose file is
-    gone, or which never had one, as an image that a client has added.
+    its path: several products may share a picture. A file at a new path is an item whose file is gone, or which never
+    had one, as an image that a client has added: one with the same content, or else with the same name and picture, as
+    of a file that was both moved and edited.
     """
 
     def __init__(self, places: Sequence[ItemPlace], files: Iterable[ImageFile] = ()) -> None:
@@ -55,12 +56,15 @@ class Matcher:
         files = list(files)
         self._paths, self._keys = {file.place for file in files}, {file.key for file in files if file.key is not None}
         self._by_key = {place.key: place for place in places if place.key is not None}
-        self._by_path, self._by_source, self._by_content = (defaultdict[str, list[ItemPlace]](list) for _ in range(3))
+        self._by_path, self._by_source, self._by_content, self._by_name = (
+            defaultdict[str, list[ItemPlace]](list) for _ in range(4)
+        )
         self._folders: dict[str, bool] = {}
         for place in places:
             self._by_content[place.content_sha256].append(place)
             if place.folder is None:
                 continue
+            self._by_name[_name(place.source)].append(place)
             if place.path is not None:
                 self._by_path[place.path].append(place)
             if not self._has_folder(place.folder):
@@ -80,21 +84,31 @@ class Matcher:
         """Return the folder of an item that was found."""
         return self._folder_of[item]
 
-    def moved(self, file: ImageFile, content: str) -> list[ItemPlace]:
-        """Return the items with a file's content that have followed it to a new place."""
-        name = file.source.rpartition("/")[2]
-        candidates = [
-            place
-            for place in self._by_content[content]
-            if place.id not in self.found
-            and (place.key is None or (file.key is None and place.key not in self._keys))
-            and self._is_gone(place)
+    def moved(
+        self, file: ImageFile, content: str, shows: Callable[[ItemPlace], bool] = lambda place: False
+    ) -> list[ItemPlace]:
+        """Return the items that have followed a file to a new place.
+
+        Args:
+            file: The file.
+            content: Its SHA-256.
+            shows: Says whether an item has the picture of the file.
+        """
+        name = _name(file.source)
+        candidates = [place for place in self._by_content[content] if self._may_follow(place, file)]
+        candidates = candidates or [
+            place for place in self._by_name[name] if self._may_follow(place, file) and shows(place)
         ]
         if not candidates:
             return []
-        best = min(candidates, key=lambda place: (place.source.rpartition("/")[2] != name, place.id))
+        best = min(candidates, key=lambda place: (_name(place.source) != name, place.id))
         together = [place for place in candidates if place.folder and place.path == best.path and place.key is not None]
         return self._claimed(together if file.key is None and best in together else [best])
+
+    def _may_follow(self, place: ItemPlace, file: ImageFile) -> bool:
+        """Return whether an item may be that of a file elsewhere: its own file is gone, and its key is free."""
+        is_free = place.key is None or (file.key is None and place.key not in self._keys)
+        return place.id not in self.found and is_free and self._is_gone(place)
 
     def _of_file(self, places: Sequence[ItemPlace], file: ImageFile, content: str) -> list[ItemPlace]:
         """Return those of the items at one path that a file is."""
@@ -117,6 +131,10 @@ class Matcher:
         if folder not in self._folders:
             self._folders[folder] = bool(folder) and os.path.isdir(folder_path(folder))  # noqa: PTH112
         return self._folders[folder]
+
+
+def _name(source: str) -> str:
+    return source.rpartition("/")[2]
 
 
 def _exists(path: str) -> bool:

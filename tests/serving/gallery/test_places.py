@@ -83,6 +83,28 @@ def test_edited_files_keep_what_is_known_of_them_in_every_nightly_run(model: Emb
         assert zoo.Gallery(gallery, model).search(folder / "a/0.png", k=1)[0].id == item.id
 
 
+def test_a_file_that_was_moved_and_edited_at_once_is_the_same_item(model: Embedder, tmp_path: Path) -> None:
+    folder, gallery = write(tmp_path / "pictures", FILES), tmp_path / "gallery"
+    index(model, folder, gallery)
+    known = described(gallery)
+    shutil.rmtree(folder / "a")
+    moved = {name.replace("a/", "c/"): number for name, number in FILES.items() if name.startswith("a/")}
+    other, copied = {"c/3.png": 99}, {"d/0.png": FILES["b/0.png"]}
+    write(folder, moved | other | copied, edited=True)
+    index(model, folder, gallery, "--prune", "--yes")
+    now = {item["source"]: item for item in items_of(gallery)}
+    for item in known[:3]:
+        source = str(item["source"]).replace("a/", "c/")
+        label = "c" if item["label"] == "a" else item["label"]
+        assert now.pop(source) == {**item, "source": source, "label": label}
+    first = max(item["id"] for item in known) + 1
+    assert sorted((item["id"], item["source"]) for item in now.values() if item["id"] >= first) == [
+        (first, "c/3.png"),
+        (first + 1, "d/0.png"),
+    ], "another picture of the name, and a copy beside its original, are items of their own"
+    assert [now[item["source"]] for item in known[4:]] == known[4:]
+
+
 @pytest.mark.parametrize("how", ["renamed", "imported", "restored", "copied"])
 def test_a_folder_that_is_elsewhere_now_is_known_though_its_files_were_edited(
     model: Embedder, tmp_path: Path, how: str
