@@ -67,7 +67,8 @@ BATCH_SIZE = 64
 
 KNOWN_AT_ONCE = 1000
 """Most files of one step, for a folder of which the gallery has nearly all."""
-PHOTO_FACTS, PLACE_FACTS = ("taken", "camera", "width", "height"), ("latitude", "longitude")
+SIDES = ("width", "height")
+PHOTO_FACTS, PLACE_FACTS = ("taken", "camera", *SIDES), ("latitude", "longitude")
 """What is known about a photograph, and becomes metadata of its item."""
 
 FEW = 5
@@ -191,6 +192,7 @@ class IndexingReport:
         kept: Number of items that keep a label other than their folder's.
         differing: Source, id and label of items whose file asks for another label or other metadata.
         updated: How many of these got it.
+        facts_kept: Source of every file whose camera wrote something else than its item has, and the names of that.
         unreadable: Source and reason of every image that was left out.
         refused: Source and reason of every image that did not get its key.
         stay_out: Sources of images whose items somebody has removed.
@@ -218,6 +220,7 @@ class IndexingReport:
     kept: int = 0
     differing: list[tuple[str, int, str | None]] = field(default_factory=list)
     updated: int = 0
+    facts_kept: list[tuple[str, list[str]]] = field(default_factory=list)
     unreadable: list[tuple[str, str]] = field(default_factory=list)
     refused: list[tuple[str, str]] = field(default_factory=list)
     stay_out: list[str] = field(default_factory=list)
@@ -271,11 +274,11 @@ class IndexingRun:
             report: The report.
             files: All files of the run.
             rows: The table of labels and metadata, if they are not of folders.
-            update: Labels and metadata of the files replace those of items, also by none.
+            update: Labels and metadata of the files replace those of items, also by none, unless a table has no row.
             readd: Items that were removed are added again.
-            facts: What new items get as metadata, of what is known about the photograph.
+            facts: What items get as metadata, of what is known about the photograph.
         """
-        self.gallery, self.report, self._update, self.facts = gallery, report, update, facts
+        self.gallery, self.report, self.update, self.facts = gallery, report, update, facts
         rows = rows or LabelFile()
         self._labelled, self._keys = rows.labelled, {column.name for column in rows.columns}
         places = gallery.store.places()
@@ -380,11 +383,13 @@ class IndexingRun:
 
     def _change(self, read: ReadFile, item: Item, images: Mapping[str, ReadFile]) -> ItemUpdate | None:
         """Return what changes of an item by its file; None for nothing. Count it."""
-        file, label, metadata = read.file, self._label(read.file, item), self._metadata(read.file, item)
+        file, label = read.file, self._label(read.file, item)
+        is_new_image = item.content_sha256 != read.content_sha256
+        image = self._new_item(read, images) if is_new_image else None
+        metadata = self._metadata(file, item, self._facts(read, item, image))
         self.report.kept += label != file.label and file.label is not None
         if item.differs(file.label, file.metadata):
             self.differing.append((file, item))
-        is_new_image = item.content_sha256 != read.content_sha256
         key = UNCHANGED if file.key in (None, item.key) else file.key
         is_described = (item.label, item.source) == (label, file.source) and metadata is UNCHANGED
         self.report.replaced += is_new_image
@@ -392,24 +397,42 @@ class IndexingRun:
         if not is_new_image and is_described and key is UNCHANGED and self._items.folder_of(item.id) == file.folder:
             return None
         self.report.moved += not is_new_image and not (is_described and key is UNCHANGED)
-        image = self._new_item(read, images) if is_new_image else None
-        if image is not None:
+        if is_new_image:
             self._replaced.append((item.content_sha256, read.content_sha256))
         return ItemUpdate(item.id, file.source, label, metadata, file.folder, key, image)
 
     def _label(self, file: ImageFile, item: Item) -> str | None:
         """Return the item's label: the file's, unless somebody labelled the item by hand."""
-        if self._update:
+        if self.update and (file.listed or not self._labelled):
             return file.label
         of_folder = item.label in (None, _folder_label(item.source)) and item.source != file.source
         return file.label if file.label is not None and (self._labelled or of_folder) else item.label
 
-    def _metadata(self, file: ImageFile, item: Item) -> dict[str, Any] | Unchanged:
-        """Return the item's metadata with the file's keys; empty values are removed by an update only."""
-        if not self._keys:  # folders hold no metadata
-            return UNCHANGED
-        unchanged = {key: value for key, value in item.metadata.items() if not (self._update and key in self._keys)}
-        metadata = {**unchanged, **file.metadata}
+    def _facts(self, read: ReadFile, item: Item, image: NewItem | None) -> dict[str, Any]:
+        """Return what an item's metadata get of its photograph; `image`: its new image, if it has one.
+
+        They get what they lack, and the sides of the new image in place of those of the former one. Somebody may have
+        written the other values: an update replaces them, else they stay, and are reported.
+        """
+        facts = _named(self.facts, read.facts if image is None else image.metadata)
+        if image is None:
+            return facts if self.update else {}
+        had = item.metadata
+        before, now = self.gallery.store.thumbnail(item.id).size, image.thumbnail.size
+        if before and now and tuple(map(had.get, SIDES)) == before:
+            had = {key: value for key, value in had.items() if key not in SIDES}
+            facts |= dict(zip(SIDES, now, strict=True))
+        if self.update:
+            return facts
+        kept = [key for key in facts if key not in read.file.metadata and had.get(key, facts[key]) != facts[key]]
+        self.report.facts_kept += [(read.file.source, kept)] if kept else []
+        return {key: value for key, value in facts.items() if key not in had}
+
+    def _metadata(self, file: ImageFile, item: Item, facts: Mapping[str, Any]) -> dict[str, Any] | Unchanged:
+        """Return the item's metadata with those of the photograph and of the file; an update removes empty ones."""
+        empty = self._keys if self.update and file.listed else ()
+        stays = {key: value for key, value in item.metadata.items() if key not in empty}
+        metadata = {**stays, **facts, **file.metadata}
         return UNCHANGED if equal_metadata(metadata, item.metadata) else metadata
 
     def _new_item(self, read: ReadFile, images: Mapping[str, ReadFile]) -> NewItem:
@@ -423,7 +446,7 @@ class IndexingRun:
                 raise ItemNotFoundError(f"the gallery has no image {read.content_sha256}.")
             vector, thumbnail, facts = store.embedding(item.id), store.thumbnail(item.id), item.metadata
         content = read.content_sha256
-        metadata = {**{name: facts[name] for name in self.facts if name in facts}, **file.metadata}
+        metadata = {**_named(self.facts, facts), **file.metadata}
         return NewItem(file.source, vector, thumbnail, content, file.label, metadata, key=file.key, folder=file.folder)
 
     def finish(self) -> None:
@@ -452,6 +475,10 @@ class IndexingRun:
 
         absent = self._absent() if self._first or self.report.stay_out else []
         return [place for place in absent if not is_unread(place.source)]
+
+
+def _named(names: Iterable[str], values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: values[name] for name in names if name in values}
 
 
 Fill = Callable[[IndexingRun, Embedder, Sequence[ImageFile], int, bool], None]
@@ -626,10 +653,15 @@ class _DecodedFile:
 
 
 def _decode(run: IndexingRun, embedder: Embedder, file: ImageFile) -> _DecodedFile:
-    """Return a file, decoded unless the gallery has its image. Raises `ImageError`."""
+    """Return a file, decoded unless the gallery has its image; an update reads what the camera wrote again.
+
+    Raises:
+        ImageError: If the file cannot be read.
+    """
     data, content = _read_file(file)
     if run.has(content):
-        return _DecodedFile(file, content)
+        facts = decode_image(data, embedder.preprocessing).facts if run.update and run.facts else {}
+        return _DecodedFile(file, content, facts=facts)
     return _DecodedFile(file, content, *decode_image(data, embedder.preprocessing))
 
 
@@ -654,10 +686,8 @@ def _embedded(run: IndexingRun, embedder: Embedder, batch: Sequence[_DecodedFile
         content: ReadFile(image.file, content, vector, image.thumbnail, image.facts)
         for (content, image), vector in zip(new.items(), vectors, strict=True)
     }
-    return [
-        replace(embedded.get(image.content_sha256, ReadFile(image.file, image.content_sha256)), file=image.file)
-        for image in files
-    ]
+    known = (ReadFile(image.file, image.content_sha256, facts=image.facts) for image in files)
+    return [replace(embedded.get(read.content_sha256, read), file=read.file) for read in known]
 
 
 def _with_pixels(run: IndexingRun, embedder: Embedder, image: _DecodedFile) -> _DecodedFile:
@@ -773,7 +803,8 @@ def _described(files: Sequence[ImageFile], rows: LabelFile, path: Path, report: 
         for file in files
         for row in by_source.get(file.source, ())
     ]
-    return listed + [replace(file, label=None) if rows.labelled else file for file in unlisted]
+    others = [replace(file, listed=False) for file in unlisted]
+    return listed + [replace(file, label=None) if rows.labelled else file for file in others]
 
 
 def _other_folder(gallery: VectorGallery, folder: Path) -> Path | None:

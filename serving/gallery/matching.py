@@ -21,6 +21,7 @@ class ImageFile:
         source: Its name in the gallery, such as the path below the indexed folder.
         key: The user's own name of it.
         folder: URI of the folder that `source` is below (`folder_uri`).
+        listed: Whether the table has a row for it, if there is a table; of other files it says nothing.
     """
 
     path: Path
@@ -29,6 +30,7 @@ class ImageFile:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     key: str | None = None
     folder: str = ""
+    listed: bool = True
 
     @property
     def place(self) -> str:

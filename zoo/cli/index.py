@@ -424,6 +424,11 @@ def _report_lines(report: IndexingReport, pruning: bool) -> Iterator[str]:
         yield f"{count(report.moved, 'item')} updated: moved, or described otherwise now"
     if report.kept:
         yield f"{report.kept:,} keep a label that is not their folder's; --update gives them that"
+    if report.facts_kept:
+        names = ", ".join(dict.fromkeys(name for _, kept in report.facts_kept for name in kept))
+        items = count(len(report.facts_kept), "item keeps", "items keep")
+        first = _first_names([source for source, _ in report.facts_kept])
+        yield f"{items} another value of {names} than the file has now ({first}); --update takes the file's"
     if report.labels_unused or report.unlabelled:
         yield (
             f"{report.unlabelled:,} of the {report.found:,} image files have no row in the file of labels; "
