@@ -349,7 +349,7 @@ class IndexingRun:
         first = self._sources.setdefault(f"{file.key or ''}\0{file.place}", file)
         if first is file:
             return True
-        self.report.unreadable.append((file.source, f"{first.path.name!a} has the same name in the gallery"))
+        self.report.unreadable.append((file.source, f"{first.path.name!r} has the same name in the gallery"))
         return False
 
     def _stays_out(self, read: ReadFile) -> bool:
@@ -563,8 +563,22 @@ def index_folder(
     if report.items == 0 and not report.stay_out:
         if is_new:
             delete_gallery(out)
-        raise GalleryError(none_readable_message(len(files), ": ".join(report.unreadable[-1])), code="no-images")
+        raise GalleryError(_none_readable(images, files, report), code="no-images")
     return report
+
+
+def _none_readable(images: Path, files: Sequence[ImageFile], report: IndexingReport) -> str:
+    """Return the message that no image can be read, and where those of a table were looked for if there are none."""
+    sources = {file.source for file in files}
+    first = next(pair for pair in report.unreadable if pair[0] in sources)
+    message = none_readable_message(len(files), ": ".join(first))
+    if not is_table(images) or any(file.path.exists() for file in files):
+        return message
+    root, other = (
+        _absolute(source_root(images)),
+        command("index", "MODEL", "DIR", "--labels", images, "--out", "GALLERY"),
+    )
+    return f"{message} The table's paths are relative to {root}. Where they are below another folder: {other}"
 
 
 def add_files(
@@ -744,6 +758,9 @@ def _list_images(
         table = as_text(images)
         rows = read_table(images, how)
         files, links = _without_links(listed_images(table, rows), table.parent, follow_links)
+        if not files:
+            message = f"the images of {table} are links out of its folder, as {links[0]}; --follow-links follows such."
+            raise UsageError(message, code="no-images")
         report = IndexingReport(str(out), len(files), links_left_out=links)
     else:
         files, report = find_images(images, [Path(out), *([labels] if labels else [])], follow_links, exclude)

@@ -450,7 +450,7 @@ def _column_lines(columns: Sequence[Column]) -> Iterator[str]:
     for column in columns:
         other = f"; --column {column.name}=text keeps the whole column as text"
         if column.misfits:
-            cells = ", ".join(f"{cell!a} in line {line}" for line, cell in column.misfits[:NAMED])
+            cells = ", ".join(f"{cell!r} in line {line}" for line, cell in column.misfits[:NAMED])
             more = len(column.misfits) - NAMED
             rest = f" and {count(more, 'cell')} more" if more > 0 else ""
             yield f"column {column.name}: no {column.kind}, and kept as text: {cells}{rest}{other}"
