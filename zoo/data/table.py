@@ -287,6 +287,8 @@ def _csv_rows(
                             code="invalid-table",
                         )
                     place = number if is_written else reader.line_num
+                    if any("\0" in (cell or "") for cell in row.values()):
+                        raise csv.Error(f"{'row' if is_written else 'line'} {place} has a null byte")
                     yield place, {name: cell and _cell(name, cell) for name, cell in row.items()}
 
             yield header, rows()
