@@ -427,7 +427,7 @@ def _report_lines(report: IndexingReport, pruning: bool) -> Iterator[str]:
     if report.facts_kept:
         names = ", ".join(dict.fromkeys(name for _, kept in report.facts_kept for name in kept))
         items = count(len(report.facts_kept), "item keeps", "items keep")
-        first = _first_names([source for source, _ in report.facts_kept])
+        first = _first_names(list(dict.fromkeys(source for source, _ in report.facts_kept)))
         yield f"{items} another value of {names} than the file has now ({first}); --update takes the file's"
     if report.labels_unused or report.unlabelled:
         yield (
