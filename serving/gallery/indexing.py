@@ -460,7 +460,7 @@ class IndexingRun:
 
         Items that a client sent or a command added from elsewhere are not in these folders.
         """
-        folders = {folder_uri(folder) for folder in indexed_folders(self.gallery)}
+        folders = {folder.as_uri() for folder in indexed_folders(self.gallery)}  # some may be links now
         return [place for place in self._items.places if place.folder in folders and place.id not in self._items.found]
 
     def to_prune(self) -> list[ItemPlace]:
@@ -827,5 +827,5 @@ def _described(files: Sequence[ImageFile], rows: LabelFile, path: Path, report: 
 def _other_folder(gallery: VectorGallery, folder: Path) -> Path | None:
     """Return another existing folder that was indexed into the gallery, whose items pruning would remove."""
     folder = folder.expanduser().resolve()
-    others = (path for path in indexed_folders(gallery) if path.is_dir() and not path.is_relative_to(folder))
+    others = (path for path in indexed_folders(gallery) if path.is_dir() and not path.resolve().is_relative_to(folder))
     return next(others, None)

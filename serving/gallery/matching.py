@@ -34,7 +34,7 @@ class ImageFile:
 
     @property
     def place(self) -> str:
-        """Full path of the file, as `ItemPlace.path` has it."""
+        """Full path of the file."""
         return os.path.join(folder_path(self.folder), self.source)  # noqa: PTH118
 
 
@@ -61,15 +61,15 @@ class Matcher:
         self._by_path, self._by_source, self._by_content, self._by_name = (
             defaultdict[str, list[ItemPlace]](list) for _ in range(4)
         )
-        self._folders: dict[str, bool] = {}
+        self._folders: dict[str, str] = {}
         for place in places:
             self._by_content[place.content_sha256].append(place)
             if place.folder is None:
                 continue
             self._by_name[_name(place.source)].append(place)
-            if place.path is not None:
-                self._by_path[place.path].append(place)
-            if not self._has_folder(place.folder):
+            if (path := self._path(place)) is not None:
+                self._by_path[path].append(place)
+            if not self._folder(place):
                 self._by_source[place.source].append(place)
         self.found: set[int] = set()
         self._folder_of = {place.id: place.folder for place in places}
@@ -104,7 +104,8 @@ class Matcher:
         if not candidates:
             return []
         best = min(candidates, key=lambda place: (_name(place.source) != name, place.id))
-        together = [place for place in candidates if place.folder and place.path == best.path and place.key is not None]
+        path = self._path(best)
+        together = [place for place in candidates if path and place.key is not None and self._path(place) == path]
         return self._claimed(together if file.key is None and best in together else [best])
 
     def _may_follow(self, place: ItemPlace, file: ImageFile) -> bool:
@@ -127,12 +128,22 @@ class Matcher:
 
     def _is_gone(self, place: ItemPlace) -> bool:
         """Return whether an item's file is no longer at its place, or never was anywhere."""
-        return place.path is None or (place.path not in self._paths and not _exists(place.path))
+        path = self._path(place)
+        return path is None or (path not in self._paths and not _exists(path))
 
-    def _has_folder(self, folder: str) -> bool:
-        if folder not in self._folders:
-            self._folders[folder] = bool(folder) and os.path.isdir(folder_path(folder))  # noqa: PTH112
-        return self._folders[folder]
+    def _path(self, place: ItemPlace) -> str | None:
+        """Return the full path of an item's file; None without one, or if its folder is not of this machine."""
+        if not place.folder:
+            return None
+        return os.path.join(self._folder(place) or folder_path(place.folder), place.source)  # noqa: PTH118
+
+    def _folder(self, place: ItemPlace) -> str:
+        """Return the folder of an item, "" if there is none; it may have become a link to its new place."""
+        uri = place.folder or ""
+        if uri not in self._folders:
+            path = folder_path(uri) if uri else ""
+            self._folders[uri] = os.path.realpath(path) if os.path.isdir(path) else ""  # noqa: PTH112
+        return self._folders[uri]
 
 
 def _name(source: str) -> str:

@@ -105,7 +105,7 @@ def test_a_file_that_was_moved_and_edited_at_once_is_the_same_item(model: Embedd
     assert [now[item["source"]] for item in known[4:]] == known[4:]
 
 
-@pytest.mark.parametrize("how", ["renamed", "imported", "restored", "copied"])
+@pytest.mark.parametrize("how", ["renamed", "linked", "imported", "restored", "copied"])
 def test_a_folder_that_is_elsewhere_now_is_known_though_its_files_were_edited(
     model: Embedder, tmp_path: Path, how: str
 ) -> None:
@@ -114,6 +114,8 @@ def test_a_folder_that_is_elsewhere_now_is_known_though_its_files_were_edited(
     known, there = described(gallery), tmp_path / "new" / "place"
     there.parent.mkdir()
     folder.rename(there)
+    if how == "linked":
+        folder.symlink_to(there)
     if how == "imported":
         run_here("gallery export", gallery, tmp_path / "export")
         run_here("gallery import", tmp_path / "export", tmp_path / "imported")
