@@ -461,6 +461,12 @@ def _column_lines(columns: Sequence[Column]) -> Iterator[str]:
                 f"column {column.name}: {column.numbers:,} of {count(column.cells, 'cell')} are numbers, too few for a "
                 f"column of numbers; --column {column.name}=number makes it one"
             )
+        if column.identifier:
+            line, cell = column.identifier
+            yield (
+                f"column {column.name}: most cells are numbers, but {cell!r} in line {line} is written as an "
+                f"identifier, so that all are kept as text; --column {column.name}=number makes them numbers"
+            )
         if column.commas:
             yield (
                 f"column {column.name}: {column.commas:,} of {count(column.cells, 'cell')} have a comma, kept as "

@@ -338,6 +338,16 @@ def test_columns_are_what_most_of_their_cells_are_and_the_others_are_named(
     assert metadata("python") == found
 
 
+def test_an_identifier_that_makes_a_column_of_numbers_a_text_is_named(model: Embedder, tmp_path: Path) -> None:
+    folder, table = write(tmp_path / "p", {f"{number}.png": number for number in range(4)}), tmp_path / "prices.csv"
+    table.write_text("path,price,code\n0.png,9.99,017\n1.png,05,018\n2.png,8.88,119\n3.png,7,a\n")
+    price, code = zoo.index(model, folder, tmp_path / "g", labels=table).report.columns
+    assert (price.kind, price.identifier, code.kind, code.identifier) == ("text", (3, "05"), "text", None)
+    price, _ = zoo.index(model, folder, tmp_path / "g", labels=table, columns={"price": "number"}).report.columns
+    assert (price.kind, price.identifier) == ("number", None)
+    assert [item["metadata"]["price"] for item in items_of(tmp_path / "g")] == [9.99, 5, 8.88, 7]
+
+
 def test_fields_that_no_item_has_are_named(model: Embedder, tmp_path: Path, capsys: Capture) -> None:
     folder, gallery = write(tmp_path / "f", {f"{number}.png": number for number in range(3)}), tmp_path / "g"
     (tmp_path / "t.csv").write_text("image,price\n0.png,3\n1.png,4\n")
