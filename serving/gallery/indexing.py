@@ -285,6 +285,7 @@ class IndexingRun:
         self._items = Matcher(places, files)
         self._removed = Matcher([] if readd else gallery.store.removed_places(), files)
         self._followed: list[ItemPlace] = []
+        self._pictures: dict[int, int] = {}
         self._replaced: list[tuple[str, str]] = []
         self._shown = Counter(place.content_sha256 for place in places)
         self._first: dict[str, ImageFile] = {}
@@ -366,9 +367,12 @@ class IndexingRun:
 
     def _shows(self, read: ReadFile, place: ItemPlace) -> bool:
         """Return whether an item's picture is that of a file, whose other bytes may differ."""
-        with suppress(ItemNotFoundError):  # removed by another process
-            return read.thumbnail is not None and self.gallery.store.thumbnail(place.id) == read.thumbnail
-        return False
+        if read.thumbnail is None:
+            return False
+        if place.id not in self._pictures:  # thousands of files may have one name
+            with suppress(ItemNotFoundError):  # removed by another process
+                self._pictures[place.id] = hash(self.gallery.store.thumbnail(place.id).data)
+        return self._pictures.get(place.id) == hash(read.thumbnail.data)
 
     def _note_copy(self, file: ImageFile, content: str) -> None:
         first = self._first.setdefault(content, file)

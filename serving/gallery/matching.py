@@ -6,6 +6,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -58,15 +59,12 @@ class Matcher:
         files = list(files)
         self._paths, self._keys = {file.place for file in files}, {file.key for file in files if file.key is not None}
         self._by_key = {place.key: place for place in places if place.key is not None}
-        self._by_path, self._by_source, self._by_content, self._by_name = (
-            defaultdict[str, list[ItemPlace]](list) for _ in range(4)
-        )
+        self._by_path, self._by_source, self._by_content = (defaultdict[str, list[ItemPlace]](list) for _ in range(3))
         self._folders: dict[str, str] = {}
         for place in places:
             self._by_content[place.content_sha256].append(place)
             if place.folder is None:
                 continue
-            self._by_name[_name(place.source)].append(place)
             if (path := self._path(place)) is not None:
                 self._by_path[path].append(place)
             if not self._folder(place):
@@ -98,15 +96,24 @@ class Matcher:
         """
         name = _name(file.source)
         candidates = [place for place in self._by_content[content] if self._may_follow(place, file)]
-        candidates = candidates or [
-            place for place in self._by_name[name] if self._may_follow(place, file) and shows(place)
-        ]
+        if not candidates:
+            named = self._gone.get(name, ())
+            candidates = [place for place in named if shows(place) and self._may_follow(place, file)]
         if not candidates:
             return []
         best = min(candidates, key=lambda place: (_name(place.source) != name, place.id))
         path = self._path(best)
         together = [place for place in candidates if path and place.key is not None and self._path(place) == path]
         return self._claimed(together if file.key is None and best in together else [best])
+
+    @cached_property
+    def _gone(self) -> dict[str, list[ItemPlace]]:
+        """Items of files that are no longer at their place, by the file's name."""
+        gone = defaultdict[str, list[ItemPlace]](list)
+        for place in self.places:
+            if place.folder is not None and self._is_gone(place):
+                gone[_name(place.source)].append(place)
+        return gone
 
     def _may_follow(self, place: ItemPlace, file: ImageFile) -> bool:
         """Return whether an item may be that of a file elsewhere: its own file is gone, and its key is free."""
