@@ -524,7 +524,8 @@ def index_folder(
         labels: CSV file with the column image (or path), label and others, which are metadata; it replaces the
             folders' names. Its paths are below `images`, or relative to the file's folder. Not for a table.
         embed: Embeds the files; by default in this process (`serving.gallery.backends.ray` has another).
-        update: Labels and metadata become those of `images` and `labels`, also where these are empty.
+        update: Labels and metadata become those of `images` and `labels`, also where these are empty, and of what the
+            camera wrote. Images without a row in `labels` keep theirs.
         prune: Decides whether items that are not among the images are removed.
         follow_links: Whether to follow links that lead out of the folder. By default these are left out and reported.
         readd: Whether images whose items somebody has removed are added again.
@@ -578,10 +579,8 @@ def _none_readable(images: Path, files: Sequence[ImageFile], report: IndexingRep
     message = none_readable_message(len(files), ": ".join(first))
     if not is_table(images) or any(file.path.exists() for file in files):
         return message
-    root, other = (
-        _absolute(source_root(images)),
-        command("index", "MODEL", "DIR", "--labels", images, "--out", "GALLERY"),
-    )
+    root = _absolute(source_root(images))
+    other = command("index", "MODEL", "DIR", "--labels", images, "--out", "GALLERY")
     return f"{message} The table's paths are relative to {root}. Where they are below another folder: {other}"
 
 

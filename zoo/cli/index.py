@@ -149,7 +149,7 @@ def index(
         bool,
         Option(
             "--prune",
-            help="remove the items of indexed folders whose image is not among these; asks first",
+            help="remove the items of indexed folders that no image or row of this run is; asks first",
         ),
     ] = False,
     yes: Yes = False,
@@ -437,7 +437,7 @@ def _report_lines(report: IndexingReport, pruning: bool) -> Iterator[str]:
     yield from _column_lines(report.columns)
     if report.pruned:
         removed = count(len(report.pruned), "item was", "items were")
-        yield f"{removed} removed, as the image is not among these ({_first_names(report.pruned)})"
+        yield f"{removed} removed, as no file or row of this run is theirs ({_first_names(report.pruned)})"
     if stay := len(report.not_in_folder) - len(report.pruned):
         hint = "" if pruning or report.other_folder else "; --prune removes such"
         yield f"{stay:,} are not among the images indexed now: they stay in the gallery{hint}"

@@ -360,7 +360,8 @@ def test_items_without_their_image_are_removed(
     assert index(model_folder, folder, "--out", gallery_folder, "--prune", "--yes") == 0
     assert sources(gallery_folder) == before - {FIRST, SECOND} | {"moved.png"}
     said = capsys.readouterr().out
-    assert f"1 item was removed, as the image is not among these ({SECOND})" in said
+    assert "1 item was removed" in said
+    assert f"({SECOND})" in said
     assert "1 item has another image now" in said
 
 
