@@ -433,10 +433,10 @@ class IndexingRun:
         return {key: value for key, value in facts.items() if key not in had}
 
     def _metadata(self, file: ImageFile, item: Item, facts: Mapping[str, Any]) -> dict[str, Any] | Unchanged:
-        """Return the item's metadata with those of the photograph and of the file; an update removes empty ones."""
+        """Return the item's metadata with those of the photograph and the table; an update removes empty ones."""
         empty = self._keys if self.update and file.listed else ()
         stays = {key: value for key, value in item.metadata.items() if key not in empty}
-        metadata = {**stays, **facts, **file.metadata}
+        metadata = {**stays, **facts, **(file.metadata if self._keys else {})}  # of other files the caller decides
         return UNCHANGED if equal_metadata(metadata, item.metadata) else metadata
 
     def _new_item(self, read: ReadFile, images: Mapping[str, ReadFile]) -> NewItem:
