@@ -10,7 +10,7 @@ import codecs
 import csv
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -287,8 +287,6 @@ def _csv_rows(
                             code="invalid-table",
                         )
                     place = number if is_written else reader.line_num
-                    if any("\0" in (cell or "") for cell in row.values()):
-                        raise csv.Error(f"{'row' if is_written else 'line'} {place} has a null byte")
                     yield place, {name: cell and _cell(name, cell) for name, cell in row.items()}
 
             yield header, rows()
@@ -476,9 +474,10 @@ def read_label_file(
         if (source := names.find(name)) is not None:
             return source
         image = finder.find(expand(path).parent, name)
-        for real in (os.path.abspath, os.path.realpath):  # a link within the folder has its own name
-            if (file := Path(real(image))).is_relative_to(real(root)):
-                return escaped(file.relative_to(real(root)).as_posix())
+        with suppress(ValueError):  # a null byte, which is in no file's name
+            for real in (os.path.abspath, os.path.realpath):  # a link within the folder has its own name
+                if (file := Path(real(image))).is_relative_to(real(root)):
+                    return escaped(file.relative_to(real(root)).as_posix())
         return name
 
     return replace(file, rows=tuple(replace(row, path=below(row.path)) for row in file.rows))

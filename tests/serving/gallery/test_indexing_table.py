@@ -279,6 +279,10 @@ def test_names_that_no_file_has_are_left_out(
     sources = tuple(name.replace("\0", r"\x00") for name in names)
     assert (report.added, tuple(source for source, _ in report.unreadable)) == (1, sources)
     assert index_folder(model, "toy", Path("t.csv"), tmp_path / "w", embed=Workers(model, folder)).added == 1
+    images = [(f"{STRIPES}/{number}.png", "ab"[number % 2]) for number in range(4)]
+    labels = write_table(folder / "labels.csv", ("image", "label"), *images, ("a\0.png", "a"))
+    assert index_folder(model, "toy", folder, tmp_path / "l", labels=labels).labels_unused == [r"a\x00.png"]
+    assert run_here("evaluate", model.folder, "--data", labels) == 0
 
 
 def test_it_is_the_gallery_that_the_folder_and_its_labels_make(model: Embedder, folder: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from zoo.data import load_dataset
 from zoo.data.dataset import export_folder, subset
 from zoo.data.folder import check_splits, list_unlabelled
 from zoo.data.labels import merge_spellings
-from zoo.data.table import load_unlabelled, read_label_file, read_table, training_images
+from zoo.data.table import load_unlabelled, read_table, training_images
 from zoo.errors import DatasetError, EvaluationError, UsageError, ZooError
 from zoo.evaluation import evaluate
 
@@ -53,14 +53,6 @@ def test_a_table_gives_classes_and_splits(tmp_path: Path) -> None:
     check_splits(write(tmp_path, ROWS.replace("b/2.png,wren", "b/2.png,kite")))
     with raises(DatasetError, "wrong-split", "split"):
         load_dataset("folder", "all", table)
-
-
-def test_null_bytes_are_refused_as_they_are_in_no_name(tmp_path: Path) -> None:
-    table = write(tmp_path, "image,label\na.png,wren\nb\0.png,owl\n")
-    with raises(UsageError, "invalid-table", "line 3"):
-        load_dataset("folder", "all", table)
-    with raises(UsageError, "invalid-table", "line 3"):
-        read_label_file(table, ["a.png"], tmp_path)
 
 
 def test_without_a_column_split_all_rows_are_the_data_set(tmp_path: Path) -> None:
