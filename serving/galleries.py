@@ -610,7 +610,8 @@ def index(
         dim: Numbers of the embeddings, if fewer than the model's, as in `zoo.load`; by default those of a gallery that
             exists, else the model's.
         batch_size: Images per batch.
-        update: Give existing items the labels and metadata of this run, even if a client has set others.
+        update: Give existing items the labels and metadata of this run, even if a client has set others. Images
+            without a row in `labels` keep theirs.
         prune: Called with the gallery and the ids of the items whose image is not among these; they are removed if it
             returns True. None keeps them.
         follow_links: Follow links that lead out of the folder.

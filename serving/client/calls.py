@@ -342,10 +342,17 @@ class _Calls:
         return self._ask(_json(schemas.ItemInfo), "GET", item_path(item))
 
     @_Call
-    def duplicates(self, item: int, mirrored: bool = True) -> Steps[schemas.DuplicateItems]:
-        """Return the copies of an item's picture, or raise `ItemNotFoundError`."""
+    def duplicates(self, item: int | str, mirrored: bool = True) -> Steps[schemas.DuplicateItems]:
+        """Return the copies of the picture of an item, by its id or its key, or raise `ItemNotFoundError`."""
         parameters = {"mirrored": "true" if mirrored else "false"}
-        return self._ask(_json(schemas.DuplicateItems), "GET", f"/items/{item}/duplicates", parameters)
+        number = yield from self._number(item)
+        return (yield from self._ask(_json(schemas.DuplicateItems), "GET", f"/items/{number}/duplicates", parameters))
+
+    def _number(self, item: int | str) -> Steps[int]:
+        """Return the id of an item that is named by its id or its key."""
+        if isinstance(item, str):
+            return (yield from self._ask(_json(schemas.ItemInfo), "GET", item_path(item))).id
+        return item
 
     @_Call
     def items(
@@ -361,9 +368,10 @@ class _Calls:
         return tuple((yield from self._ask(_json(schemas.ItemPage), "GET", "/items", {"sample": size})).items)
 
     @_Call
-    def thumbnail(self, item: int) -> Steps[Thumbnail]:
-        """Return the thumbnail of an item, or raise `ItemNotFoundError`."""
-        return self._ask(_read_thumbnail, "GET", f"/items/{item}/thumbnail")
+    def thumbnail(self, item: int | str) -> Steps[Thumbnail]:
+        """Return the thumbnail of an item, by its id or its key, or raise `ItemNotFoundError`."""
+        number = yield from self._number(item)
+        return (yield from self._ask(_read_thumbnail, "GET", f"/items/{number}/thumbnail"))
 
     @_Call
     def labels(self, limit: int = 1000) -> Steps[dict[str, int]]:

@@ -189,11 +189,18 @@ class VectorGallery:
     def check_model(self, card: Card, ref: str = "MODEL") -> None:
         """Raise `ModelMismatchError` unless this is the card of the gallery's model. ref: how the model was named."""
         if card.fingerprint != self.card.fingerprint:
-            rebuild = command("gallery", "rebuild", self.address, "--model", ref)
+            cut = card.name == self.card.name and card.dim != self.card.dim  # one model, at two lengths
+            have, given = (
+                f"{one.name} ({one.fingerprint[:12]}{f', {one.dim:,} numbers' if cut else ''})"
+                for one in (self.card, card)
+            )
+            load = f"Take --dim {self.card.dim}" if cut else f"Load {self.model_ref!r}"
+            dim = ["--dim", card.dim] if cut else []
+            rebuild = command("gallery", "rebuild", self.address, "--model", ref, *dim)
+            other = "" if is_address(self.address) else f", or give this one the other model: {rebuild}"
             raise ModelMismatchError(
-                f"{self.address} was embedded by {self.card.name} ({self.card.fingerprint[:12]}), not by {card.name} "
-                f"({card.fingerprint[:12]}), whose embeddings cannot be compared. Load {self.model_ref!r}, index into "
-                f"a new gallery{'.' if is_address(self.address) else f', or give this one the other model: {rebuild}'}"
+                f"{self.address} was embedded by {have}, not by {given}, whose embeddings cannot be compared. {load}, "
+                f"index into a new gallery{other or '.'}"
             )
 
     def other_model(self) -> tuple[Card, str, str] | None:

@@ -67,7 +67,8 @@ BATCH_SIZE = 64
 
 KNOWN_AT_ONCE = 1000
 """Most files of one step, for a folder of which the gallery has nearly all."""
-PHOTO_FACTS, PLACE_FACTS = ("taken", "camera", "width", "height"), ("latitude", "longitude")
+SIDES = ("width", "height")
+PHOTO_FACTS, PLACE_FACTS = ("taken", "camera", *SIDES), ("latitude", "longitude")
 """What is known about a photograph, and becomes metadata of its item."""
 
 FEW = 5
@@ -191,6 +192,7 @@ class IndexingReport:
         kept: Number of items that keep a label other than their folder's.
         differing: Source, id and label of items whose file asks for another label or other metadata.
         updated: How many of these got it.
+        facts_kept: Source of every file whose camera wrote something else than its item has, and the names of that.
         unreadable: Source and reason of every image that was left out.
         refused: Source and reason of every image that did not get its key.
         stay_out: Sources of images whose items somebody has removed.
@@ -218,6 +220,7 @@ class IndexingReport:
     kept: int = 0
     differing: list[tuple[str, int, str | None]] = field(default_factory=list)
     updated: int = 0
+    facts_kept: list[tuple[str, list[str]]] = field(default_factory=list)
     unreadable: list[tuple[str, str]] = field(default_factory=list)
     refused: list[tuple[str, str]] = field(default_factory=list)
     stay_out: list[str] = field(default_factory=list)
@@ -271,17 +274,18 @@ class IndexingRun:
             report: The report.
             files: All files of the run.
             rows: The table of labels and metadata, if they are not of folders.
-            update: Labels and metadata of the files replace those of items, also by none.
+            update: Labels and metadata of the files replace those of items, also by none, unless a table has no row.
             readd: Items that were removed are added again.
-            facts: What new items get as metadata, of what is known about the photograph.
+            facts: What items get as metadata, of what is known about the photograph.
         """
-        self.gallery, self.report, self._update, self.facts = gallery, report, update, facts
+        self.gallery, self.report, self.update, self.facts = gallery, report, update, facts
         rows = rows or LabelFile()
         self._labelled, self._keys = rows.labelled, {column.name for column in rows.columns}
         places = gallery.store.places()
         self._items = Matcher(places, files)
         self._removed = Matcher([] if readd else gallery.store.removed_places(), files)
         self._followed: list[ItemPlace] = []
+        self._pictures: dict[int, int] = {}
         self._replaced: list[tuple[str, str]] = []
         self._shown = Counter(place.content_sha256 for place in places)
         self._first: dict[str, ImageFile] = {}
@@ -310,7 +314,7 @@ class IndexingRun:
             file, content = read.file, read.content_sha256
             if not self._is_only_one(file):
                 continue
-            places = self._items.at_place(file, content) or self._items.moved(file, content)
+            places = self._items.at_place(file, content) or self._items.moved(file, content, partial(self._shows, read))
             if not places and self._stays_out(read):
                 continue
             self._note_copy(file, content)
@@ -346,7 +350,7 @@ class IndexingRun:
         first = self._sources.setdefault(f"{file.key or ''}\0{file.place}", file)
         if first is file:
             return True
-        self.report.unreadable.append((file.source, f"{first.path.name!a} has the same name in the gallery"))
+        self.report.unreadable.append((file.source, f"{first.path.name!r} has the same name in the gallery"))
         return False
 
     def _stays_out(self, read: ReadFile) -> bool:
@@ -361,6 +365,15 @@ class IndexingRun:
             self.report.stay_out.append(file.source)
         return bool(removed)
 
+    def _shows(self, read: ReadFile, place: ItemPlace) -> bool:
+        """Return whether an item's picture is that of a file, whose other bytes may differ."""
+        if read.thumbnail is None:
+            return False
+        if place.id not in self._pictures:  # thousands of files may have one name
+            with suppress(ItemNotFoundError):  # removed by another process
+                self._pictures[place.id] = hash(self.gallery.store.thumbnail(place.id).data)
+        return self._pictures.get(place.id) == hash(read.thumbnail.data)
+
     def _note_copy(self, file: ImageFile, content: str) -> None:
         first = self._first.setdefault(content, file)
         if first.place != file.place:
@@ -374,11 +387,13 @@ class IndexingRun:
 
     def _change(self, read: ReadFile, item: Item, images: Mapping[str, ReadFile]) -> ItemUpdate | None:
         """Return what changes of an item by its file; None for nothing. Count it."""
-        file, label, metadata = read.file, self._label(read.file, item), self._metadata(read.file, item)
+        file, label = read.file, self._label(read.file, item)
+        is_new_image = item.content_sha256 != read.content_sha256
+        image = self._new_item(read, images) if is_new_image else None
+        metadata = self._metadata(file, item, self._facts(read, item, image))
         self.report.kept += label != file.label and file.label is not None
         if item.differs(file.label, file.metadata):
             self.differing.append((file, item))
-        is_new_image = item.content_sha256 != read.content_sha256
         key = UNCHANGED if file.key in (None, item.key) else file.key
         is_described = (item.label, item.source) == (label, file.source) and metadata is UNCHANGED
         self.report.replaced += is_new_image
@@ -386,24 +401,42 @@ class IndexingRun:
         if not is_new_image and is_described and key is UNCHANGED and self._items.folder_of(item.id) == file.folder:
             return None
         self.report.moved += not is_new_image and not (is_described and key is UNCHANGED)
-        image = self._new_item(read, images) if is_new_image else None
-        if image is not None:
+        if is_new_image:
             self._replaced.append((item.content_sha256, read.content_sha256))
         return ItemUpdate(item.id, file.source, label, metadata, file.folder, key, image)
 
     def _label(self, file: ImageFile, item: Item) -> str | None:
         """Return the item's label: the file's, unless somebody labelled the item by hand."""
-        if self._update:
+        if self.update and (file.listed or not self._labelled):
             return file.label
         of_folder = item.label in (None, _folder_label(item.source)) and item.source != file.source
         return file.label if file.label is not None and (self._labelled or of_folder) else item.label
 
-    def _metadata(self, file: ImageFile, item: Item) -> dict[str, Any] | Unchanged:
-        """Return the item's metadata with the file's keys; empty values are removed by an update only."""
-        if not self._keys:  # folders hold no metadata
-            return UNCHANGED
-        unchanged = {key: value for key, value in item.metadata.items() if not (self._update and key in self._keys)}
-        metadata = {**unchanged, **file.metadata}
+    def _facts(self, read: ReadFile, item: Item, image: NewItem | None) -> dict[str, Any]:
+        """Return what an item's metadata get of its photograph; `image`: its new image, if it has one.
+
+        They get what they lack, and the sides of the new image in place of those of the former one. Somebody may have
+        written the other values: an update replaces them, else they stay, and are reported.
+        """
+        facts = _named(self.facts, read.facts if image is None else image.metadata)
+        if image is None:
+            return facts if self.update else {}
+        had = item.metadata
+        before, now = self.gallery.store.thumbnail(item.id).size, image.thumbnail.size
+        if before and now and tuple(map(had.get, SIDES)) == before:
+            had = {key: value for key, value in had.items() if key not in SIDES}
+            facts |= dict(zip(SIDES, now, strict=True))
+        if self.update:
+            return facts
+        kept = [key for key in facts if key not in read.file.metadata and had.get(key, facts[key]) != facts[key]]
+        self.report.facts_kept += [(read.file.source, kept)] if kept else []
+        return {key: value for key, value in facts.items() if key not in had}
+
+    def _metadata(self, file: ImageFile, item: Item, facts: Mapping[str, Any]) -> dict[str, Any] | Unchanged:
+        """Return the item's metadata with those of the photograph and the table; an update removes empty ones."""
+        empty = self._keys if self.update and file.listed else ()
+        stays = {key: value for key, value in item.metadata.items() if key not in empty}
+        metadata = {**stays, **facts, **(file.metadata if self._keys else {})}  # of other files the caller decides
         return UNCHANGED if equal_metadata(metadata, item.metadata) else metadata
 
     def _new_item(self, read: ReadFile, images: Mapping[str, ReadFile]) -> NewItem:
@@ -417,7 +450,7 @@ class IndexingRun:
                 raise ItemNotFoundError(f"the gallery has no image {read.content_sha256}.")
             vector, thumbnail, facts = store.embedding(item.id), store.thumbnail(item.id), item.metadata
         content = read.content_sha256
-        metadata = {**{name: facts[name] for name in self.facts if name in facts}, **file.metadata}
+        metadata = {**_named(self.facts, facts), **file.metadata}
         return NewItem(file.source, vector, thumbnail, content, file.label, metadata, key=file.key, folder=file.folder)
 
     def finish(self) -> None:
@@ -431,7 +464,7 @@ class IndexingRun:
 
         Items that a client sent or a command added from elsewhere are not in these folders.
         """
-        folders = {folder_uri(folder) for folder in indexed_folders(self.gallery)}
+        folders = {folder.as_uri() for folder in indexed_folders(self.gallery)}  # some may be links now
         return [place for place in self._items.places if place.folder in folders and place.id not in self._items.found]
 
     def to_prune(self) -> list[ItemPlace]:
@@ -446,6 +479,10 @@ class IndexingRun:
 
         absent = self._absent() if self._first or self.report.stay_out else []
         return [place for place in absent if not is_unread(place.source)]
+
+
+def _named(names: Iterable[str], values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: values[name] for name in names if name in values}
 
 
 Fill = Callable[[IndexingRun, Embedder, Sequence[ImageFile], int, bool], None]
@@ -487,7 +524,8 @@ def index_folder(
         labels: CSV file with the column image (or path), label and others, which are metadata; it replaces the
             folders' names. Its paths are below `images`, or relative to the file's folder. Not for a table.
         embed: Embeds the files; by default in this process (`serving.gallery.backends.ray` has another).
-        update: Labels and metadata become those of `images` and `labels`, also where these are empty.
+        update: Labels and metadata become those of `images` and `labels`, also where these are empty, and of what the
+            camera wrote. Images without a row in `labels` keep theirs.
         prune: Decides whether items that are not among the images are removed.
         follow_links: Whether to follow links that lead out of the folder. By default these are left out and reported.
         readd: Whether images whose items somebody has removed are added again.
@@ -530,8 +568,20 @@ def index_folder(
     if report.items == 0 and not report.stay_out:
         if is_new:
             delete_gallery(out)
-        raise GalleryError(none_readable_message(len(files), ": ".join(report.unreadable[-1])), code="no-images")
+        raise GalleryError(_none_readable(images, files, report), code="no-images")
     return report
+
+
+def _none_readable(images: Path, files: Sequence[ImageFile], report: IndexingReport) -> str:
+    """Return the message that no image can be read, and where those of a table were looked for if there are none."""
+    sources = {file.source for file in files}
+    first = next(pair for pair in report.unreadable if pair[0] in sources)
+    message = none_readable_message(len(files), ": ".join(first))
+    if not is_table(images) or any(file.path.exists() for file in files):
+        return message
+    root = _absolute(source_root(images))
+    other = command("index", "MODEL", "DIR", "--labels", images, "--out", "GALLERY")
+    return f"{message} The table's paths are relative to {root}. Where they are below another folder: {other}"
 
 
 def add_files(
@@ -620,10 +670,15 @@ class _DecodedFile:
 
 
 def _decode(run: IndexingRun, embedder: Embedder, file: ImageFile) -> _DecodedFile:
-    """Return a file, decoded unless the gallery has its image. Raises `ImageError`."""
+    """Return a file, decoded unless the gallery has its image; an update reads what the camera wrote again.
+
+    Raises:
+        ImageError: If the file cannot be read.
+    """
     data, content = _read_file(file)
     if run.has(content):
-        return _DecodedFile(file, content)
+        facts = decode_image(data, embedder.preprocessing).facts if run.update and run.facts else {}
+        return _DecodedFile(file, content, facts=facts)
     return _DecodedFile(file, content, *decode_image(data, embedder.preprocessing))
 
 
@@ -648,10 +703,8 @@ def _embedded(run: IndexingRun, embedder: Embedder, batch: Sequence[_DecodedFile
         content: ReadFile(image.file, content, vector, image.thumbnail, image.facts)
         for (content, image), vector in zip(new.items(), vectors, strict=True)
     }
-    return [
-        replace(embedded.get(image.content_sha256, ReadFile(image.file, image.content_sha256)), file=image.file)
-        for image in files
-    ]
+    known = (ReadFile(image.file, image.content_sha256, facts=image.facts) for image in files)
+    return [replace(embedded.get(read.content_sha256, read), file=read.file) for read in known]
 
 
 def _with_pixels(run: IndexingRun, embedder: Embedder, image: _DecodedFile) -> _DecodedFile:
@@ -708,6 +761,9 @@ def _list_images(
         table = as_text(images)
         rows = read_table(images, how)
         files, links = _without_links(listed_images(table, rows), table.parent, follow_links)
+        if not files:
+            message = f"the images of {table} are links out of its folder, as {links[0]}; --follow-links follows such."
+            raise UsageError(message, code="no-images")
         report = IndexingReport(str(out), len(files), links_left_out=links)
     else:
         files, report = find_images(images, [Path(out), *([labels] if labels else [])], follow_links, exclude)
@@ -767,11 +823,12 @@ def _described(files: Sequence[ImageFile], rows: LabelFile, path: Path, report: 
         for file in files
         for row in by_source.get(file.source, ())
     ]
-    return listed + [replace(file, label=None) if rows.labelled else file for file in unlisted]
+    others = [replace(file, listed=False) for file in unlisted]
+    return listed + [replace(file, label=None) if rows.labelled else file for file in others]
 
 
 def _other_folder(gallery: VectorGallery, folder: Path) -> Path | None:
     """Return another existing folder that was indexed into the gallery, whose items pruning would remove."""
     folder = folder.expanduser().resolve()
-    others = (path for path in indexed_folders(gallery) if path.is_dir() and not path.is_relative_to(folder))
+    others = (path for path in indexed_folders(gallery) if path.is_dir() and not path.resolve().is_relative_to(folder))
     return next(others, None)

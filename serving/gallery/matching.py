@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ class ImageFile:
         source: Its name in the gallery, such as the path below the indexed folder.
         key: The user's own name of it.
         folder: URI of the folder that `source` is below (`folder_uri`).
+        listed: Whether the table has a row for it, if there is a table; of other files it says nothing.
     """
 
     path: Path
@@ -29,10 +31,11 @@ class ImageFile:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     key: str | None = None
     folder: str = ""
+    listed: bool = True
 
     @property
     def place(self) -> str:
-        """Full path of the file, as `ItemPlace.path` has it."""
+        """Full path of the file."""
         return os.path.join(folder_path(self.folder), self.source)  # noqa: PTH118
 
 
@@ -40,8 +43,9 @@ class Matcher:
     """Finds the items whose image a file is. Each item is found for one file only.
 
     A file with a key is the item of that key, or the one at its path that has none. A file without is every item at
-    its path: several products may share a picture. A file at a new path is an item with the same content whose file is
-    gone, or which never had one, as an image that a client has added.
+    its path: several products may share a picture. A file at a new path is an item whose file is gone, or which never
+    had one, as an image that a client has added: one with the same content, or else with the same name and picture, as
+    of a file that was both moved and edited.
     """
 
     def __init__(self, places: Sequence[ItemPlace], files: Iterable[ImageFile] = ()) -> None:
@@ -56,14 +60,14 @@ class Matcher:
         self._paths, self._keys = {file.place for file in files}, {file.key for file in files if file.key is not None}
         self._by_key = {place.key: place for place in places if place.key is not None}
         self._by_path, self._by_source, self._by_content = (defaultdict[str, list[ItemPlace]](list) for _ in range(3))
-        self._folders: dict[str, bool] = {}
+        self._folders: dict[str, str] = {}
         for place in places:
             self._by_content[place.content_sha256].append(place)
             if place.folder is None:
                 continue
-            if place.path is not None:
-                self._by_path[place.path].append(place)
-            if not self._has_folder(place.folder):
+            if (path := self._path(place)) is not None:
+                self._by_path[path].append(place)
+            if not self._folder(place):
                 self._by_source[place.source].append(place)
         self.found: set[int] = set()
         self._folder_of = {place.id: place.folder for place in places}
@@ -80,21 +84,41 @@ class Matcher:
         """Return the folder of an item that was found."""
         return self._folder_of[item]
 
-    def moved(self, file: ImageFile, content: str) -> list[ItemPlace]:
-        """Return the items with a file's content that have followed it to a new place."""
-        name = file.source.rpartition("/")[2]
-        candidates = [
-            place
-            for place in self._by_content[content]
-            if place.id not in self.found
-            and (place.key is None or (file.key is None and place.key not in self._keys))
-            and self._is_gone(place)
-        ]
+    def moved(
+        self, file: ImageFile, content: str, shows: Callable[[ItemPlace], bool] = lambda place: False
+    ) -> list[ItemPlace]:
+        """Return the items that have followed a file to a new place.
+
+        Args:
+            file: The file.
+            content: Its SHA-256.
+            shows: Says whether an item has the picture of the file.
+        """
+        name = _name(file.source)
+        candidates = [place for place in self._by_content[content] if self._may_follow(place, file)]
+        if not candidates:
+            named = self._gone.get(name, ())
+            candidates = [place for place in named if shows(place) and self._may_follow(place, file)]
         if not candidates:
             return []
-        best = min(candidates, key=lambda place: (place.source.rpartition("/")[2] != name, place.id))
-        together = [place for place in candidates if place.folder and place.path == best.path and place.key is not None]
+        best = min(candidates, key=lambda place: (_name(place.source) != name, place.id))
+        path = self._path(best)
+        together = [place for place in candidates if path and place.key is not None and self._path(place) == path]
         return self._claimed(together if file.key is None and best in together else [best])
+
+    @cached_property
+    def _gone(self) -> dict[str, list[ItemPlace]]:
+        """Items of files that are no longer at their place, by the file's name."""
+        gone = defaultdict[str, list[ItemPlace]](list)
+        for place in self.places:
+            if place.folder is not None and self._is_gone(place):
+                gone[_name(place.source)].append(place)
+        return gone
+
+    def _may_follow(self, place: ItemPlace, file: ImageFile) -> bool:
+        """Return whether an item may be that of a file elsewhere: its own file is gone, and its key is free."""
+        is_free = place.key is None or (file.key is None and place.key not in self._keys)
+        return place.id not in self.found and is_free and self._is_gone(place)
 
     def _of_file(self, places: Sequence[ItemPlace], file: ImageFile, content: str) -> list[ItemPlace]:
         """Return those of the items at one path that a file is."""
@@ -111,12 +135,26 @@ class Matcher:
 
     def _is_gone(self, place: ItemPlace) -> bool:
         """Return whether an item's file is no longer at its place, or never was anywhere."""
-        return place.path is None or (place.path not in self._paths and not _exists(place.path))
+        path = self._path(place)
+        return path is None or (path not in self._paths and not _exists(path))
 
-    def _has_folder(self, folder: str) -> bool:
-        if folder not in self._folders:
-            self._folders[folder] = bool(folder) and os.path.isdir(folder_path(folder))  # noqa: PTH112
-        return self._folders[folder]
+    def _path(self, place: ItemPlace) -> str | None:
+        """Return the full path of an item's file; None without one, or if its folder is not of this machine."""
+        if not place.folder:
+            return None
+        return os.path.join(self._folder(place) or folder_path(place.folder), place.source)  # noqa: PTH118
+
+    def _folder(self, place: ItemPlace) -> str:
+        """Return the folder of an item, "" if there is none; it may have become a link to its new place."""
+        uri = place.folder or ""
+        if uri not in self._folders:
+            path = folder_path(uri) if uri else ""
+            self._folders[uri] = os.path.realpath(path) if os.path.isdir(path) else ""  # noqa: PTH112
+        return self._folders[uri]
+
+
+def _name(source: str) -> str:
+    return source.rpartition("/")[2]
 
 
 def _exists(path: str) -> bool:

@@ -257,6 +257,7 @@ class ModelComparison:
         learnt: Labels that one of them learnt from, which do not search.
         learnt_by_name: Those of `learnt` of which only the name is known, because their model records no images.
         date: Of the measurement.
+        uncalibrated: Why p_same is not fitted for the new model, though it is for the present one.
     """
 
     rows: list[dict[str, Any]]
@@ -266,6 +267,7 @@ class ModelComparison:
     date: str
     learnt: tuple[str, ...] = ()
     learnt_by_name: tuple[str, ...] = ()
+    uncalibrated: str | None = None
 
     def not_worse(self, margin: float = MARGIN) -> bool:
         """Return whether no score falls by more than `margin`, by the 95 % intervals of the differences over classes.
@@ -300,6 +302,16 @@ class ModelComparison:
         return None
 
 
+def _calibrate_as(before: VectorGallery, after: VectorGallery) -> str | None:
+    """Calibrate the new model's gallery if the present one is; return why it cannot be."""
+    if stored_calibration(before) is not None:
+        try:
+            calibrate_gallery(after)
+        except EvaluationError as error:
+            return str(error)
+    return None
+
+
 class Upgrade:
     """Change of a gallery's model: `embed`, `compare` if wanted, `swap`. Steps that were done are not repeated."""
 
@@ -322,13 +334,14 @@ class Upgrade:
             learnt = overlap.learnt
             try:
                 rows, reason = report(model_change_steps(before, after, queries, learnt), joined=True), None
-                if stored_calibration(before) is not None:
-                    calibrate_gallery(after)
             except EvaluationError as error:
                 rows, reason = [], str(error)
+            uncalibrated = _calibrate_as(before, after)
             date = datetime.now(UTC).isoformat(timespec="seconds")
             models = before.card.identity, after.card.identity
-            return ModelComparison(rows, reason, after.index.stats(), models, date, learnt, overlap.by_name)
+            return ModelComparison(
+                rows, reason, after.index.stats(), models, date, learnt, overlap.by_name, uncalibrated
+            )
 
     def _learnt_labels(self, gallery: VectorGallery) -> LearntOverlap:
         """Return the gallery's labels that the present or the new model learnt from, by images where they are known."""

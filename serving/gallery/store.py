@@ -476,10 +476,12 @@ class Store:
             return Stats(items, labels, self.change())
 
     def thumbnail(self, item_id: int) -> Thumbnail:
-        media_type, data = self._row(
-            "SELECT media_type, data FROM items JOIN thumbnails USING (content) WHERE id = ?", item_id
+        media_type, data, width, height = self._row(
+            "SELECT media_type, data, width, height FROM items JOIN thumbnails USING (content) "
+            "LEFT JOIN pictures USING (content) WHERE id = ?",
+            item_id,
         )
-        return Thumbnail(data, media_type)
+        return Thumbnail(data, media_type, (width, height) if width and height else None)
 
     # Embeddings
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import Enum
-from functools import cache, cached_property
+from functools import cache
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Self, TypeVar
@@ -270,11 +270,6 @@ class ItemPlace:
     key: str | None
     folder: str | None
     content_sha256: str
-
-    @cached_property
-    def path(self) -> str | None:
-        """Full path of the file; None without one, or if its folder is not of this machine."""
-        return os.path.join(folder_path(self.folder), self.source) if self.folder else None  # noqa: PTH118
 
 
 @dataclass(frozen=True)

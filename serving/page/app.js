@@ -12,6 +12,8 @@ listen("ask", (part) => search(part));
 listen("query", (query) => present(query));
 listen("filtered", () => present(current()));
 listen("changed", loadFacts);
+// Meanwhile the gallery may have got other items, or another model.
+document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && loadFacts());
 addEventListener("popstate", () => go(remembered(), false));
 
 $("k").addEventListener("change", () => present(current()));

@@ -116,6 +116,15 @@ def test_the_read_key_is_asked_for_and_kept_in_the_tab(browser: Browser, service
             expect(page.locator(hidden).first).to_be_hidden()
 
 
+def test_a_page_that_is_seen_again_tells_what_others_changed(
+    page: Page, http: httpx.Client, noise: Callable[[int, str], Path]
+) -> None:
+    expect(page.locator("#facts")).to_contain_text("24 images")
+    http.post("/items", files={"image": noise(SMALL, "other.png").read_bytes()}).raise_for_status()
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    expect(page.locator("#facts")).to_contain_text("25 images")
+
+
 def test_results_say_how_likely_they_are_of_the_class(page: Page) -> None:
     page.locator(".card").first.click()
     expect(page.locator(".chance")).to_have_count(23)

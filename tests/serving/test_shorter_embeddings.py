@@ -83,7 +83,7 @@ def test_a_gallery_remembers_its_dimension(
     order = np.argsort(-(rows @ rows[0]))
     assert [result["source"] for result in results] == [files[i].name for i in order]
     np.testing.assert_allclose([result["similarity"] for result in results], (rows @ rows[0])[order], atol=1e-5)
-    with raises(ModelMismatchError):
+    with raises(ModelMismatchError, None, "--dim 32"):
         run("index", "photos", photographs, "--out", gallery, "--dim", 32)
     assert run("gallery add", gallery, sample_folder() / SAMPLES[7]) == 0
     with zoo.Gallery(gallery, zoo.load("photos", runtime="onnx")) as opened:

@@ -385,6 +385,7 @@ def rebuild(
             "date": compared.date,
             "compared": compared.rows or None,
             "not_compared": compared.reason,
+            "not_calibrated": compared.uncalibrated,
             "not_worse": not_worse,
             "learnt_labels": compared.learnt,
             "learnt_by_name": compared.learnt_by_name,
@@ -395,7 +396,12 @@ def rebuild(
         _print_comparison(compared)
         again = repeated(context, "--force" if swap else "--swap", "swap_if_not_worse")
         again += " --force" if compared.is_worse() and not swap else ""
+        if compared.uncalibrated is not None:
+            show(f"p_same is not fitted for the new model: {compared.uncalibrated}")
         show(_decision(gallery, compared, margin, swapped, swap_if_not_worse, again))
+        if swapped and not_embedded:
+            lost = count(len(not_embedded), "image")
+            show(f"The items of {lost} that could not be embedded were removed; a rollback does not bring them back.")
     return 1 if (swap or swap_if_not_worse) and not swapped else 0
 
 
@@ -433,6 +439,7 @@ def _embedded_lines(outcome: dict[str, Any]) -> Iterator[str]:
 
 def _print_comparison(compared: ModelComparison) -> None:
     from zoo.evaluation.split import first_names
+    from zoo.models.results import few_classes_note
 
     if compared.learnt:
         labels = count(len(compared.learnt), "label")
@@ -455,9 +462,10 @@ def _print_comparison(compared: ModelComparison) -> None:
     columns = ("", "model", "R@1", "MAP@R", "R@1, new - old", "MAP@R, new - old")
     print_table(Table(columns, rows, numbers=columns[2:]))
     models = " and ".join(model["fingerprint"][:8] for model in compared.models)
+    few = few_classes_note(compared.rows[1]["classes"])
     show(
         f"{count(compared.rows[1]['queries'], 'item')} of {count(compared.rows[1]['classes'], 'label')} search; 95 % "
-        f"intervals of paired differences, over labels; models {models}; {compared.date}"
+        f"intervals of paired differences, over labels; models {models}; {compared.date}{few and f'; {few}'}"
     )
     if compared.index.recall is not None:
         show(f"index of the new model: {compared.index.kind}, finds {compared.index.recall:.4f} of the nearest")

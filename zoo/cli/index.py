@@ -149,7 +149,7 @@ def index(
         bool,
         Option(
             "--prune",
-            help="remove the items of indexed folders whose image is not among these; asks first",
+            help="remove the items of indexed folders that no image or row of this run is; asks first",
         ),
     ] = False,
     yes: Yes = False,
@@ -424,6 +424,11 @@ def _report_lines(report: IndexingReport, pruning: bool) -> Iterator[str]:
         yield f"{count(report.moved, 'item')} updated: moved, or described otherwise now"
     if report.kept:
         yield f"{report.kept:,} keep a label that is not their folder's; --update gives them that"
+    if report.facts_kept:
+        names = ", ".join(dict.fromkeys(name for _, kept in report.facts_kept for name in kept))
+        items = count(len(report.facts_kept), "item keeps", "items keep")
+        first = _first_names(list(dict.fromkeys(source for source, _ in report.facts_kept)))
+        yield f"{items} another value of {names} than the file has now ({first}); --update takes the file's"
     if report.labels_unused or report.unlabelled:
         yield (
             f"{report.unlabelled:,} of the {report.found:,} image files have no row in the file of labels; "
@@ -432,7 +437,7 @@ def _report_lines(report: IndexingReport, pruning: bool) -> Iterator[str]:
     yield from _column_lines(report.columns)
     if report.pruned:
         removed = count(len(report.pruned), "item was", "items were")
-        yield f"{removed} removed, as the image is not among these ({_first_names(report.pruned)})"
+        yield f"{removed} removed, as no file or row of this run is theirs ({_first_names(report.pruned)})"
     if stay := len(report.not_in_folder) - len(report.pruned):
         hint = "" if pruning or report.other_folder else "; --prune removes such"
         yield f"{stay:,} are not among the images indexed now: they stay in the gallery{hint}"
@@ -445,7 +450,7 @@ def _column_lines(columns: Sequence[Column]) -> Iterator[str]:
     for column in columns:
         other = f"; --column {column.name}=text keeps the whole column as text"
         if column.misfits:
-            cells = ", ".join(f"{cell!a} in line {line}" for line, cell in column.misfits[:NAMED])
+            cells = ", ".join(f"{cell!r} in line {line}" for line, cell in column.misfits[:NAMED])
             more = len(column.misfits) - NAMED
             rest = f" and {count(more, 'cell')} more" if more > 0 else ""
             yield f"column {column.name}: no {column.kind}, and kept as text: {cells}{rest}{other}"
@@ -455,6 +460,12 @@ def _column_lines(columns: Sequence[Column]) -> Iterator[str]:
             yield (
                 f"column {column.name}: {column.numbers:,} of {count(column.cells, 'cell')} are numbers, too few for a "
                 f"column of numbers; --column {column.name}=number makes it one"
+            )
+        if column.identifier:
+            line, cell = column.identifier
+            yield (
+                f"column {column.name}: most cells are numbers, but {cell!r} in line {line} is written as an "
+                f"identifier, so that all are kept as text; --column {column.name}=number makes them numbers"
             )
         if column.commas:
             yield (

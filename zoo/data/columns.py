@@ -40,6 +40,7 @@ class Column:
         cells: Number of cells that are not empty.
         numbers: Number of cells of a text column that are numbers, where it might be a column of numbers.
         commas: Number of cells of a text column that are numbers with a comma, where they might be decimal commas.
+        identifier: Line and text of the first identifier, which makes a column a text though most cells are numbers.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Column:
     cells: int = 0
     numbers: int = 0
     commas: int = 0
+    identifier: tuple[int, str] | None = None
 
 
 def parse_column(
@@ -70,20 +72,23 @@ def parse_column(
     missing = {line for line, text in texts.items() if text.lower() in _MISSING}
     numbers = {line: number for line, text in texts.items() if (number := _number(text)) is not None}
     booleans = {line: _BOOLEANS[text.lower()] for line, text in texts.items() if text.lower() in _BOOLEANS}
-    doubtful = False
+    doubtful, identifier = False, None
     if kind is None:
-        identifiers = any(line not in numbers and _IDENTIFIER.fullmatch(text) for line, text in texts.items())
-        doubtful = 4 * len(numbers) >= len(texts) and not identifiers
-        if 2 * len(numbers) > len(texts) - len(missing) and not identifiers:
+        mostly = 2 * len(numbers) > len(texts) - len(missing)
+        is_identifier = (pair for pair in texts.items() if pair[0] not in numbers and _IDENTIFIER.fullmatch(pair[1]))
+        identifier = next(is_identifier, None)
+        doubtful = 4 * len(numbers) >= len(texts) and identifier is None
+        if mostly and identifier is None:
             kind = "number"
         else:
             kind = "boolean" if 2 * len(booleans) > len(texts) else "text"
+            identifier = identifier if mostly else None
     elif kind == "number":
         numbers |= {line: int(text) for line, text in texts.items() if _IDENTIFIER.fullmatch(text) and len(text) < 19}
     if kind == "text":
         commas = sum("," in text and _COMMA.fullmatch(text) is not None for text in texts.values())
         counts = len(numbers) if doubtful else 0, commas if 4 * commas >= len(texts) else 0
-        return Column(name, kind, (), 0, len(cells), *counts), dict(cells)
+        return Column(name, kind, (), 0, len(cells), *counts, identifier), dict(cells)
     values: dict[int, Any] = _of_one_type(numbers) if kind == "number" else booleans
     gone = missing if kind == "number" else set[int]()
     misfits = tuple((line, cell) for line, cell in cells if line not in values and line not in gone)

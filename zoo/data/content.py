@@ -119,7 +119,7 @@ def digests_of_images(images: Iterable[ImageLike]) -> frozenset[str]:
 
 def _digest(image: ImageLike) -> str:
     """Return the beginning of an image file's SHA-256; "" for a missing file, and for an image that is not a file."""
-    with suppress(OSError):
+    with suppress(OSError, ValueError):  # ValueError: a null byte in its name
         return image_sha256(image)[:DIGEST]
     return ""
 

@@ -181,7 +181,7 @@ def _shared_paths(sources: Iterable[str]) -> list[str]:
 
 def file_size(image: ImageLike) -> int | None:
     """Return the bytes of an image file; None for an image in memory and for a file that is missing."""
-    with suppress(OSError):
+    with suppress(OSError, ValueError):  # ValueError: a null byte in its name
         return Path(image).stat().st_size if isinstance(image, str | os.PathLike) else None
     return None
 

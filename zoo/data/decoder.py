@@ -129,7 +129,7 @@ def decode(
     except Refusal:
         raise
     except Exception as error:  # Pillow's decoders raise nearly anything on damaged data
-        raise refusal_of(error, name) from None
+        raise refusal_of(error, name, begins_as_image(data)) from None
 
 
 def _open(data: bytes) -> Image.Image:
@@ -354,8 +354,27 @@ def _missing(name: str, kind: str, package: str, extra: str) -> Refusal:
     return Refusal(message, "unknown-format")
 
 
-def refusal_of(error: Exception, name: str) -> Refusal:
-    """Return the refusal for an error of Pillow."""
+_BEGINNING = re.compile(
+    rb"""\xff\xd8\xff | \x89PNG\r\n\x1a\n | GIF8[79]a | RIFF....WEBP | II[*+]\0 | MM\0[*+]
+    | BM....\0\0\0\0....[\x0c\x28\x34\x38\x40\x6c\x7c]\0\0\0
+    | ....ftyp(?:avif|avis|heic|heix|heim|heis|hevc|hevx|mif1|msf1)""",
+    re.DOTALL | re.VERBOSE,
+)
+"""Beginning of an image file. `decode` decides what it really is."""
+BEGINNING_BYTES = 32
+
+
+def begins_as_image(data: bytes) -> bool:
+    """Return whether the content of a file, or its beginning, is that of an image."""
+    return _BEGINNING.match(data) is not None
+
+
+def refusal_of(error: Exception, name: str, is_known: bool = False) -> Refusal:
+    """Return the refusal for an error of Pillow; is_known: whether the file begins as an image."""
+    if isinstance(error, UnidentifiedImageError) and is_known:
+        return Refusal(
+            f"{name} begins as an image, but is cut off, damaged or of a kind that is not read.", "unreadable-image"
+        )
     if isinstance(error, UnidentifiedImageError):
         return Refusal(f"{name} is in none of the formats that are read ({', '.join(FORMATS)}).", "unknown-format")
     if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):

@@ -24,8 +24,8 @@ import numpy as np
 
 from zoo import paths
 from zoo.data.dataset import folder_names
+from zoo.data.decoder import begins_as_image
 from zoo.data.images import SUFFIXES
-from zoo.data.listing import begins_as_image
 from zoo.data.names import FileFinder
 from zoo.errors import DatasetError, HubUnreachableError, UsageError, missing
 from zoo.files import atomic_folder, sha256_of

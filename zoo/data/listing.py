@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import Any
 
 from zoo.console import count
 from zoo.data.camera import RAW_SUFFIXES
+from zoo.data.decoder import BEGINNING_BYTES, begins_as_image
 from zoo.data.images import SUFFIXES
 from zoo.data.names import escaped
 from zoo.errors import DatasetError
@@ -33,15 +33,6 @@ EXCLUDED = (
 
 NAMED = 10
 """Files and folders of one kind that are named."""
-
-_BEGINNING = re.compile(
-    rb"""\xff\xd8\xff | \x89PNG\r\n\x1a\n | GIF8[79]a | RIFF....WEBP | II[*+]\0 | MM\0[*+]
-    | BM....\0\0\0\0....[\x0c\x28\x34\x38\x40\x6c\x7c]\0\0\0
-    | ....ftyp(?:avif|avis|heic|heix|heim|heis|hevc|hevx|mif1|msf1)""",
-    re.DOTALL | re.VERBOSE,
-)
-"""Beginning of an image file. `zoo.data.decoder` decides what it really is."""
-_BEGINNING_BYTES = 32
 
 NOT_IMAGE = "it is not an image"
 
@@ -180,14 +171,9 @@ def _reason_against(path: Path) -> str:
         return "" if _reads_raw() else "it is a raw file, whose preview is read with: pip install 'dml-zoo[raw]'"
     try:
         with open(path, "rb", opener=open_at_once) as file:  # Path.open takes no opener
-            return "" if begins_as_image(file.read(_BEGINNING_BYTES)) else NOT_IMAGE
+            return "" if begins_as_image(file.read(BEGINNING_BYTES)) else NOT_IMAGE
     except OSError as error:
         return f"it cannot be read: {_reason(error)}"
-
-
-def begins_as_image(data: bytes) -> bool:
-    """Return whether the content of a file, or its beginning, is that of an image."""
-    return _BEGINNING.match(data) is not None
 
 
 @cache

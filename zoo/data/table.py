@@ -10,7 +10,7 @@ import codecs
 import csv
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -468,13 +468,17 @@ def read_label_file(
     file = _read_labels(path, lists=False, how=how)
     if folder is None:
         return file
-    root, names, finder = expand(folder).resolve(), Paths(sources), FileFinder()
+    root, names, finder = expand(folder), Paths(sources), FileFinder()
 
     def below(name: str) -> str:
         if (source := names.find(name)) is not None:
             return source
-        image = finder.find(expand(path).parent, name).resolve()
-        return escaped(image.relative_to(root).as_posix()) if image.is_relative_to(root) else name
+        image = finder.find(expand(path).parent, name)
+        with suppress(ValueError):  # a null byte, which is in no file's name
+            for real in (os.path.abspath, os.path.realpath):  # a link within the folder has its own name
+                if (file := Path(real(image))).is_relative_to(real(root)):
+                    return escaped(file.relative_to(real(root)).as_posix())
+        return name
 
     return replace(file, rows=tuple(replace(row, path=below(row.path)) for row in file.rows))
 

@@ -271,3 +271,46 @@ def test_facts_of_photographs_become_metadata(tmp_path: Path, capsys: pytest.Cap
             (item,) = gallery.store.items(limit=9, selection=Filter((), where))
             assert (item.source, item.metadata) == ("1.jpg", expected)
             assert {other.source: other.metadata for other in gallery.store.items(limit=9)}["drawing.png"] == {}
+
+
+def photograph(path: Path, taken: str, sides: tuple[int, int] = (80, 60), seed: int = 0) -> None:
+    exif = Image.Exif()
+    exif.get_ifd(0x8769)[0x9003] = taken
+    noise = np.random.default_rng(seed).integers(0, 256, (sides[1], sides[0], 3), np.uint8)
+    Image.fromarray(noise).save(path, exif=exif.tobytes() if taken else b"")
+
+
+def test_facts_follow_an_edited_photograph_unless_somebody_may_have_written_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = pictures(tmp_path / "p", "drawing.png")
+    names = ("cropped", "dated", "corrected", "product")
+    for seed, name in enumerate(names):
+        photograph(folder / f"{name}.jpg", "" if name == "dated" else "2023:01:01 00:00:00", seed=seed)
+    index(folder, tmp_path / "g", capsys=capsys)
+
+    def known(name: str) -> dict[str, object]:
+        with VectorGallery.open(tmp_path / "g") as gallery:
+            (item,) = (item for item in gallery.store.items(limit=9) if item.source == f"{name}.jpg")
+            return dict(item.metadata)
+
+    with VectorGallery.open(tmp_path / "g") as gallery:
+        (product,) = (item for item in gallery.store.items(limit=9) if item.source == "product.jpg")
+        gallery.store.describe(product.id, metadata={**product.metadata, "width": 30, "height": 45})  # centimetres
+    photograph(folder / "cropped.jpg", "", (50, 40))
+    photograph(folder / "dated.jpg", "2020:05:05 00:00:00", seed=1)
+    photograph(folder / "corrected.jpg", "2024:01:01 00:00:00", seed=2)
+    photograph(folder / "product.jpg", "2023:01:01 00:00:00", (50, 40), seed=3)
+    status, report = index(folder, tmp_path / "g", capsys=capsys)
+    old, new = "2023-01-01T00:00:00", "2024-01-01T00:00:00"
+    assert (status, report["replaced"], report["facts_kept"]) == (
+        0, 4, [["corrected.jpg", ["taken"]], ["product.jpg", ["width", "height"]]]
+    )  # fmt: skip
+    assert known("cropped") == {"taken": old, "width": 50, "height": 40}
+    assert known("dated") == {"taken": "2020-05-05T00:00:00", "width": 80, "height": 60}
+    assert known("corrected") == {"taken": old, "width": 80, "height": 60}
+    assert known("product") == {"taken": old, "width": 30, "height": 45}
+    status, report = index(folder, tmp_path / "g", "--update", capsys=capsys)
+    assert (status, report["moved"], known("corrected")["taken"]) == (0, 2, new)
+    assert known("product")["width"] == 50
+    assert index(folder, tmp_path / "g", "--update", capsys=capsys)[1]["moved"] == 0

@@ -360,7 +360,8 @@ def test_items_without_their_image_are_removed(
     assert index(model_folder, folder, "--out", gallery_folder, "--prune", "--yes") == 0
     assert sources(gallery_folder) == before - {FIRST, SECOND} | {"moved.png"}
     said = capsys.readouterr().out
-    assert f"1 item was removed, as the image is not among these ({SECOND})" in said
+    assert "1 item was removed" in said
+    assert f"({SECOND})" in said
     assert "1 item has another image now" in said
 
 
@@ -514,5 +515,14 @@ def test_a_folder_of_links_only_says_how_to_follow_them(model_folder: Path, fold
     (tmp_path / "links" / "all").symlink_to(folder)
     with raises(UsageError, "no-images", "--follow-links"):
         index(model_folder, tmp_path / "links", "--out", tmp_path / "g")
+    labels = tmp_path / "labels.csv"
+    labels.write_text("image,label\nlinks/all/green disc/0.png,disc\n")
+    (tmp_path / "links" / "table.csv").write_text("image\nall/green disc/0.png\n")
+    with raises(UsageError, "no-images", "--follow-links"):
+        index(model_folder, tmp_path / "links" / "table.csv", "--out", tmp_path / "g")
+    linked = (tmp_path / "links", "--labels", labels, "--follow-links")
+    assert index(model_folder, *linked, "--out", tmp_path / "linked") == 0
+    with VectorGallery.open(tmp_path / "linked") as gallery:
+        assert gallery.store.count(Filter(("disc",))) == 1, "the table names it from its own folder"
     (tmp_path / "root").symlink_to(folder)
     assert index(model_folder, tmp_path / "root", "--out", tmp_path / "g") == 0, "the folder itself may be a link"

@@ -162,9 +162,22 @@ def test_the_file_replaces_the_keys_that_it_has_and_no_others(model: Embedder, f
 
     index_folder(model, "toy", folder, gallery_folder, labels=table, update=True)
     assert metadata_of(gallery_folder, SECOND) == {"by": "hand", "artist": "Schiele"}
-    assert metadata_of(gallery_folder, "green disc/0.png") == {"by": "hand"}, "the file names none of its year"
+    assert metadata_of(gallery_folder, "green disc/0.png") == {"by": "hand", "year": 1}, "the file has no row for it"
     index_folder(model, "toy", folder, gallery_folder, update=True)
     assert metadata_of(gallery_folder, FIRST) == {"by": "hand", "year": 1908, "artist": "Klimt"}, "folders have none"
+
+
+def test_an_update_leaves_the_labels_of_images_without_a_row(model: Embedder, folder: Path, tmp_path: Path) -> None:
+    table = write(tmp_path / "t.csv", "path,label", f"{FIRST},wren", f"{SECOND},owl")
+    index_folder(model, "toy", folder, tmp_path / "g", labels=table)
+    with VectorGallery.open(tmp_path / "g") as gallery:
+        for item in gallery.store.items(limit=100):
+            gallery.store.describe(item.id, label="by hand")
+    index_folder(model, "toy", folder, tmp_path / "g", labels=table, update=True)
+    with VectorGallery.open(tmp_path / "g") as gallery:
+        labels = {item.source: item.label for item in gallery.store.items(limit=100)}
+    assert (labels.pop(FIRST), labels.pop(SECOND)) == ("wren", "owl")
+    assert set(labels.values()) == {"by hand"}
 
 
 def test_one_image_twice_keeps_the_metadata_of_both(model: Embedder, folder: Path, tmp_path: Path) -> None:
@@ -266,6 +279,10 @@ def test_names_that_no_file_has_are_left_out(
     sources = tuple(name.replace("\0", r"\x00") for name in names)
     assert (report.added, tuple(source for source, _ in report.unreadable)) == (1, sources)
     assert index_folder(model, "toy", Path("t.csv"), tmp_path / "w", embed=Workers(model, folder)).added == 1
+    images = [(f"{STRIPES}/{number}.png", "ab"[number % 2]) for number in range(4)]
+    labels = write_table(folder / "labels.csv", ("image", "label"), *images, ("a\0.png", "a"))
+    assert index_folder(model, "toy", folder, tmp_path / "l", labels=labels).labels_unused == [r"a\x00.png"]
+    assert run_here("evaluate", model.folder, "--data", labels) == 0
 
 
 def test_it_is_the_gallery_that_the_folder_and_its_labels_make(model: Embedder, folder: Path, tmp_path: Path) -> None:

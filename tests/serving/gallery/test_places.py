@@ -83,7 +83,29 @@ def test_edited_files_keep_what_is_known_of_them_in_every_nightly_run(model: Emb
         assert zoo.Gallery(gallery, model).search(folder / "a/0.png", k=1)[0].id == item.id
 
 
-@pytest.mark.parametrize("how", ["renamed", "imported", "restored", "copied"])
+def test_a_file_that_was_moved_and_edited_at_once_is_the_same_item(model: Embedder, tmp_path: Path) -> None:
+    folder, gallery = write(tmp_path / "pictures", FILES), tmp_path / "gallery"
+    index(model, folder, gallery)
+    known = described(gallery)
+    shutil.rmtree(folder / "a")
+    moved = {name.replace("a/", "c/"): number for name, number in FILES.items() if name.startswith("a/")}
+    other, copied = {"c/3.png": 99}, {"d/0.png": FILES["b/0.png"]}
+    write(folder, moved | other | copied, edited=True)
+    index(model, folder, gallery, "--prune", "--yes")
+    now = {item["source"]: item for item in items_of(gallery)}
+    for item in known[:3]:
+        source = str(item["source"]).replace("a/", "c/")
+        label = "c" if item["label"] == "a" else item["label"]
+        assert now.pop(source) == {**item, "source": source, "label": label}
+    first = max(item["id"] for item in known) + 1
+    assert sorted((item["id"], item["source"]) for item in now.values() if item["id"] >= first) == [
+        (first, "c/3.png"),
+        (first + 1, "d/0.png"),
+    ], "another picture of the name, and a copy beside its original, are items of their own"
+    assert [now[item["source"]] for item in known[4:]] == known[4:]
+
+
+@pytest.mark.parametrize("how", ["renamed", "linked", "imported", "restored", "copied"])
 def test_a_folder_that_is_elsewhere_now_is_known_though_its_files_were_edited(
     model: Embedder, tmp_path: Path, how: str
 ) -> None:
@@ -92,6 +114,8 @@ def test_a_folder_that_is_elsewhere_now_is_known_though_its_files_were_edited(
     known, there = described(gallery), tmp_path / "new" / "place"
     there.parent.mkdir()
     folder.rename(there)
+    if how == "linked":
+        folder.symlink_to(there)
     if how == "imported":
         run_here("gallery export", gallery, tmp_path / "export")
         run_here("gallery import", tmp_path / "export", tmp_path / "imported")
@@ -312,6 +336,16 @@ def test_columns_are_what_most_of_their_cells_are_and_the_others_are_named(
     filled = zoo.index(model, folder, tmp_path / "python", labels=table, delimiter=";", encoding="utf-16")
     assert filled.report.columns[0].misfits == ((5, "ca. 1960"),)
     assert metadata("python") == found
+
+
+def test_an_identifier_that_makes_a_column_of_numbers_a_text_is_named(model: Embedder, tmp_path: Path) -> None:
+    folder, table = write(tmp_path / "p", {f"{number}.png": number for number in range(4)}), tmp_path / "prices.csv"
+    table.write_text("path,price,code\n0.png,9.99,017\n1.png,05,018\n2.png,8.88,119\n3.png,7,a\n")
+    price, code = zoo.index(model, folder, tmp_path / "g", labels=table).report.columns
+    assert (price.kind, price.identifier, code.kind, code.identifier) == ("text", (3, "05"), "text", None)
+    price, _ = zoo.index(model, folder, tmp_path / "g", labels=table, columns={"price": "number"}).report.columns
+    assert (price.kind, price.identifier) == ("number", None)
+    assert [item["metadata"]["price"] for item in items_of(tmp_path / "g")] == [9.99, 5, 8.88, 7]
 
 
 def test_fields_that_no_item_has_are_named(model: Embedder, tmp_path: Path, capsys: Capture) -> None:

@@ -16,6 +16,7 @@ from serving.gallery import VectorGallery
 from serving.gallery.backup import verify_gallery
 from serving.gallery.calibration import calibrate_gallery, stored_calibration
 from serving.gallery.evaluate import report
+from serving.gallery.filters import Filter
 from serving.gallery.gallery import STORE
 from serving.gallery.indexing import index_folder
 from serving.gallery.originals import Originals, indexed_folders
@@ -329,6 +330,21 @@ def test_images_that_are_not_found(gallery: Path, folder: Path, other_model: Emb
         np.testing.assert_allclose(
             opened.store.embedding(small.id), other_model.embed(opened.store.thumbnail(small.id).data)[0], atol=1e-5
         )
+
+
+def test_a_calibration_that_fails_leaves_the_comparison(
+    gallery: Path, folder: Path, other_model: Embedder, capsys: Capture
+) -> None:
+    with VectorGallery.open(gallery) as opened:
+        calibrate_gallery(opened)
+        few = {
+            item.id for label in ("green disc", "red stripes") for item in opened.store.items(0, 2, Filter((label,)))
+        }
+        opened.remove([item.id for item in opened.store.items(limit=100) if item.id not in few])
+    outcome = told(capsys, "gallery rebuild", gallery, "--model", other_model.folder, "--swap-if-not-worse")
+    assert [row["queries"] for row in outcome["compared"]] == [4, 4]
+    assert outcome["not_compared"] is None
+    assert "needs" in outcome["not_calibrated"]
 
 
 def test_items_without_a_picture_can_be_dropped(gallery: Path, folder: Path, other_model: Embedder) -> None:

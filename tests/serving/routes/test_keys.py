@@ -82,6 +82,8 @@ def test_any_key_is_its_own_path(client: Client, service: httpx.Client) -> None:
         assert (item.key, item.label) == (key, str(number))
         assert client.search(noise(number), k=1)[0].key == key
         assert client.describe(key, metadata={"n": number}).metadata == {"n": number}
+        assert client.thumbnail(key) == client.thumbnail(item.id)
+        assert client.duplicates(key) == client.duplicates(item.id)
         path = "/items/by-key/" + quote(key, safe="/" if ".." not in key else "").replace("..", "%2E%2E")
         connection = http.client.HTTPConnection(service.base_url.host, service.base_url.port or 0, timeout=60)
         connection.request("GET", path, headers={"x-api-key": KEY})
@@ -90,8 +92,9 @@ def test_any_key_is_its_own_path(client: Client, service: httpx.Client) -> None:
         connection.close()
     for key in KEYS:
         client.remove(key)
-        with pytest.raises(ItemNotFoundError):
-            client.item(key)
+        for call in (client.item, client.thumbnail, client.duplicates):
+            with pytest.raises(ItemNotFoundError):
+                call(key)
     assert service.get("/stats").json()["items"] == 24
 
 

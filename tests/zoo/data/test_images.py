@@ -102,7 +102,10 @@ def test_first_frame_of_an_animation() -> None:
         (b"", "unreadable-image"),
         (b"hello, no image", "unknown-format"),
         (encoded(Image.new("RGB", (64, 64)))[:60], "unreadable-image"),
-        (encoded(Image.effect_noise((64, 64), 80), "JPEG")[:300], "unreadable-image"),
+        *(
+            (encoded(Image.effect_noise((64, 64), 80), kind)[:300], "unreadable-image")
+            for kind in ("JPEG", "AVIF", "TIFF", "WEBP", "GIF")
+        ),
     ],
 )
 def test_damaged_bytes(data: bytes, code: str) -> None:
