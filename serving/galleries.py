@@ -25,17 +25,9 @@ from serving.gallery.gallery import (
     shown_notes,
     tuning_advice,
 )
+from serving.gallery.image_files import IndexingReport, named_images
 from serving.gallery.index_files import GenerationFacts, Tuning
-from serving.gallery.indexing import (
-    BATCH_SIZE,
-    ConfirmPrune,
-    Fill,
-    IndexingReport,
-    add_files,
-    index_folder,
-    named_images,
-    put_file,
-)
+from serving.gallery.indexing import BATCH_SIZE, ConfirmPrune, Fill, add_files, index_folder, put_file
 from serving.gallery.parquet import export_gallery, import_gallery
 from serving.gallery.query import QueryPart, SearchQuery
 from serving.gallery.search import Models, Searcher, SearchOptions

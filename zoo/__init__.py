@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from serving.duplicates.find import Duplicates, duplicates
     from serving.galleries import AddReport, Gallery, index
     from serving.gallery.backup import BackupInfo
+    from serving.gallery.image_files import IndexingReport
     from serving.gallery.index_files import GenerationFacts
-    from serving.gallery.indexing import IndexingReport
     from serving.gallery.query import QueryPart
     from serving.gallery.tune import IndexMeasurement
     from serving.gallery.types import Hit, Item, ItemCopy, PutResult, Thumbnail
@@ -182,7 +182,7 @@ _MODULES = {
     "Hit": "serving.gallery.types",
     "ImageEmbeddings": "zoo.evaluation.embed",
     "IndexMeasurement": "serving.gallery.tune",
-    "IndexingReport": "serving.gallery.indexing",
+    "IndexingReport": "serving.gallery.image_files",
     "Item": "serving.gallery.types",
     "ItemCopy": "serving.gallery.types",
     "ItemInfo": "serving.schemas",

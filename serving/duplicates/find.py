@@ -17,7 +17,8 @@ from serving.duplicates.pictures import PictureTable
 from serving.duplicates.report import DuplicateReport, html_page, report_duplicates
 from serving.galleries import index
 from serving.gallery.gallery import VectorGallery, is_gallery, model_at
-from serving.gallery.indexing import BATCH_SIZE, IndexingReport, source_root
+from serving.gallery.image_files import IndexingReport, source_root
+from serving.gallery.indexing import BATCH_SIZE
 from serving.gallery.originals import indexed_folders
 from zoo.console import note, write_text
 from zoo.data.formats import table_of

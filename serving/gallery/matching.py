@@ -4,39 +4,12 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from pathlib import Path
-from typing import Any
 
+from serving.gallery.image_files import ImageFile
 from serving.gallery.types import ItemPlace, folder_path
 from zoo.data.names import unescaped
-
-
-@dataclass(frozen=True)
-class ImageFile:
-    """An image file to index.
-
-    Attributes:
-        source: Its name in the gallery, such as the path below the indexed folder.
-        key: The user's own name of it.
-        folder: URI of the folder that `source` is below (`folder_uri`).
-        listed: Whether the table has a row for it, if there is a table; of other files it says nothing.
-    """
-
-    path: Path
-    source: str
-    label: str | None
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    key: str | None = None
-    folder: str = ""
-    listed: bool = True
-
-    @property
-    def place(self) -> str:
-        """Full path of the file."""
-        return os.path.join(folder_path(self.folder), self.source)  # noqa: PTH118
 
 
 class Matcher:
@@ -145,7 +118,7 @@ class Matcher:
         return os.path.join(self._folder(place) or folder_path(place.folder), place.source)  # noqa: PTH118
 
     def _folder(self, place: ItemPlace) -> str:
-        """Return the folder of an item, "" if there is none; it may have become a link to its new place."""
+        """Return the folder of an item, which may have become a link to its new place; "" where it is missing."""
         uri = place.folder or ""
         if uri not in self._folders:
             path = folder_path(uri) if uri else ""

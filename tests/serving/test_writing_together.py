@@ -16,7 +16,8 @@ import pytest
 
 from serving.gallery import VectorGallery
 from serving.gallery.gallery import STORE
-from serving.gallery.indexing import ImageFile, add_files
+from serving.gallery.image_files import ImageFile
+from serving.gallery.indexing import add_files
 from serving.gallery.search import Searcher
 from tests.serving import toys
 from tests.serving.running import writing_to

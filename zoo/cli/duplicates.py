@@ -94,7 +94,7 @@ def duplicates(
 ) -> int:
     """find copies of one picture in a folder or a gallery"""
     from serving.duplicates.find import duplicates as find
-    from serving.gallery.indexing import report_left_out
+    from serving.gallery.image_files import report_left_out
 
     if yes and move_to is None:
         raise UsageError("--yes is for --move-to.", code="option-without-effect")

@@ -105,7 +105,7 @@ def _put(
 
 
 def _added_lines(report: AddReport, update: bool) -> Iterator[str]:
-    from serving.gallery.indexing import report_notes
+    from serving.gallery.image_files import report_notes
 
     for source, reason in report.unreadable:
         yield f"left out {source}: {reason}"

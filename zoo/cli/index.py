@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
     from serving.galleries import Gallery
     from serving.gallery import VectorGallery
-    from serving.gallery.indexing import Fill, IndexingReport
+    from serving.gallery.image_files import IndexingReport
+    from serving.gallery.indexing import Fill
     from zoo.data.columns import Column
     from zoo.models.load import Embedder
     from zoo.models.registry import ModelLike
@@ -278,7 +279,7 @@ def _watch(
     tell: Callable[[IndexingReport, float], None],
 ) -> int:
     """Index at each change of the folder, and tell what has changed; return the exit status after Ctrl-C."""
-    from serving.gallery.indexing import source_root
+    from serving.gallery.image_files import source_root
     from serving.gallery.watch import changes
 
     told = ""
@@ -365,7 +366,7 @@ def _ray(
     if runtime == "torch":
         raise UsageError("workers of a cluster run ONNX models only; leave --runtime out.", code="invalid-value")
     from serving.gallery.backends.ray import on_ray
-    from serving.gallery.indexing import source_root
+    from serving.gallery.image_files import source_root
     from zoo.models.registry import model_reference
 
     return on_ray(model_reference(model), source_root(images), address, workers)
@@ -407,7 +408,7 @@ def _first_names(names: Sequence[str]) -> str:
 
 
 def _report_lines(report: IndexingReport, pruning: bool) -> Iterator[str]:
-    from serving.gallery.indexing import report_left_out
+    from serving.gallery.image_files import report_left_out
 
     yield from report_left_out(report)
     yield from copy_lines(report)

@@ -40,7 +40,7 @@ class Column:
         cells: Number of cells that are not empty.
         numbers: Number of cells of a text column that are numbers, where it might be a column of numbers.
         commas: Number of cells of a text column that are numbers with a comma, where they might be decimal commas.
-        identifier: Line and text of the first identifier, which makes a column a text though most cells are numbers.
+        identifier: Line and text of the first identifier: with one all cells stay texts, though most are numbers.
     """
 
     name: str

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from serving.gallery.image_files import ImageFile
 from serving.gallery.indexing import Fill, IndexingRun, ReadFile
-from serving.gallery.matching import ImageFile
 from serving.gallery.originals import read_image
 from serving.gallery.types import Thumbnail, decode_image
 from zoo.errors import GalleryError, ImageError, ModelMismatchError, UsageError, check_at_least, missing

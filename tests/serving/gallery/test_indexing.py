@@ -15,7 +15,8 @@ from PIL import Image
 
 from serving.gallery import VectorGallery
 from serving.gallery.filters import Filter
-from serving.gallery.indexing import find_images, index_folder
+from serving.gallery.image_files import find_images
+from serving.gallery.indexing import index_folder
 from serving.gallery.originals import Originals
 from serving.gallery.query import SearchQuery
 from serving.gallery.search import Searcher, SearchOptions

@@ -26,7 +26,8 @@ from PIL import Image
 
 from serving.gallery import VectorGallery, indexing
 from serving.gallery.backup import verify_gallery
-from serving.gallery.indexing import IndexingReport, find_images, index_folder
+from serving.gallery.image_files import IndexingReport, find_images
+from serving.gallery.indexing import index_folder
 from serving.gallery.store import Store
 from tests.serving import toys
 from tests.serving.running import ROOT

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from serving.gallery import VectorGallery
-from serving.gallery.indexing import IndexingReport, index_folder
+from serving.gallery.image_files import IndexingReport
+from serving.gallery.indexing import index_folder
 from tests.commandline import run_here as run
 from tests.raising import raises
 from tests.serving.gallery.backends.test_ray import Workers

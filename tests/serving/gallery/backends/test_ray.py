@@ -20,7 +20,8 @@ import pytest
 from serving.gallery import VectorGallery
 from serving.gallery.backends import ray
 from serving.gallery.backends.ray import FILES, EmbeddingWorker, has_hash, on_ray, sorted_hashes, tables, write
-from serving.gallery.indexing import ImageFile, IndexingReport, IndexingRun, find_images, index_folder
+from serving.gallery.image_files import ImageFile, IndexingReport, find_images
+from serving.gallery.indexing import IndexingRun, index_folder
 from tests.commandline import run_here
 from tests.raising import raises
 from tests.serving import toys
