@@ -5,11 +5,12 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from serving.gallery import VectorGallery
@@ -65,6 +66,7 @@ def test_each_column_is_of_one_kind(tmp_path: Path) -> None:
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example(["\uf900", "e\u0301"])  # kept in their composed form, as every text that filters compare
 @given(st.lists(st.one_of(st.text(), st.integers().map(str), st.floats().map(repr), st.just("true")), min_size=1))
 def test_whatever_a_column_holds_can_be_kept_and_read_back(tmp_path: Path, cells: list[str]) -> None:
     cells = [cell.encode("utf-8", "replace").decode() for cell in cells]
@@ -78,7 +80,7 @@ def test_whatever_a_column_holds_can_be_kept_and_read_back(tmp_path: Path, cells
     found = [metadata[f"{number}.png"].get("cell", "") for number in range(len(cells))]
     json.dumps(found, allow_nan=False)
     misfits, missing = [cell for _, cell in column.misfits], 0
-    for value, cell in zip(found, cells, strict=True):
+    for value, cell in zip(found, [unicodedata.normalize("NFC", cell) for cell in cells], strict=True):
         if value == "" and cell:
             assert (column.kind, cell.strip().lower().lstrip("+-")) == ("number", "nan")
             missing += 1
