@@ -43,6 +43,9 @@ from serving.workers import Supervisor
 from zoo.errors import GalleryError, UsageError, ZooError
 from zoo.paths import thread_count
 
+ENDED = (0, -signal.SIGTERM)
+"""Exit statuses of a worker that ended when it was asked to; the second is of one that was still starting."""
+
 
 def serve(
     addresses: Sequence[GalleryAddress],
@@ -112,7 +115,7 @@ def _run_workers(listening: socket.socket, url: str, settings: Settings) -> None
         statuses = Supervisor(work, settings.workers, listening, seconds, STARTUP_FAILURE, on_start).run()
     if STARTUP_FAILURE in statuses:
         raise GalleryError("a worker could not start; the message above says why.", code="worker-failed")
-    if any(statuses):
+    if any(status not in ENDED for status in statuses):
         raise SystemExit(KILLED)
 
 

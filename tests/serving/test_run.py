@@ -208,6 +208,15 @@ def test_all_workers_end_with_the_command(workers: Running) -> None:
 
 
 @pytest.mark.slow
+def test_a_stop_while_a_worker_starts_is_a_clean_end(gallery_folder: Path) -> None:
+    with serving(gallery_folder, "--workers", 2) as running:
+        (first, _) = running.workers()
+        os.kill(first, signal.SIGKILL)
+        until(lambda: len(running.workers()) == 2 and first not in running.workers())
+        assert running.stop() == 0
+
+
+@pytest.mark.slow
 def test_the_limits_hold_for_all_workers_together(gallery_folder: Path) -> None:
     with serving(gallery_folder, "--workers", 2, "--concurrency", 2, "--rate", 2, "--burst", 6) as limited:
         start = time.monotonic()
