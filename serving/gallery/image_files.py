@@ -73,6 +73,7 @@ class IndexingReport:
         kept: Number of items that keep a label other than their folder's.
         differing: Source, id and label of items whose file asks for another label or other metadata.
         updated: How many of these got it.
+        renamed: The former and the new key of every item whose row has another key.
         facts_kept: Source of every file whose camera wrote something else than its item has, and the names of that.
         unreadable: Source and reason of every image that was left out.
         refused: Source and reason of every image that did not get its key.
@@ -101,6 +102,7 @@ class IndexingReport:
     kept: int = 0
     differing: list[tuple[str, int, str | None]] = field(default_factory=list)
     updated: int = 0
+    renamed: list[tuple[str, str]] = field(default_factory=list)
     facts_kept: list[tuple[str, list[str]]] = field(default_factory=list)
     unreadable: list[tuple[str, str]] = field(default_factory=list)
     refused: list[tuple[str, str]] = field(default_factory=list)

@@ -93,6 +93,7 @@ class IndexingRun:
         update: bool = False,
         readd: bool = False,
         facts: Collection[str] = (),
+        follow_keys: bool = False,
     ) -> None:
         """Begin a run that counts in `report`.
 
@@ -104,12 +105,13 @@ class IndexingRun:
             update: Labels and metadata of the files replace those of items, also by none, unless a table has no row.
             readd: Items that were removed are added again.
             facts: What items get as metadata, of what is known about the photograph.
+            follow_keys: See `Matcher`.
         """
         self.gallery, self.report, self.update, self.facts = gallery, report, update, facts
         rows = rows or LabelFile()
         self._labelled, self._keys = rows.labelled, {column.name for column in rows.columns}
         places = gallery.store.places()
-        self._items = Matcher(places, files)
+        self._items = Matcher(places, files, follow_keys)
         self._removed = Matcher([] if readd else gallery.store.removed_places(), files)
         self._followed: list[ItemPlace] = []
         self._pictures: dict[int, int] = {}
@@ -222,6 +224,8 @@ class IndexingRun:
         if item.differs(file.label, file.metadata):
             self.differing.append((file, item))
         key = UNCHANGED if file.key in (None, item.key) else file.key
+        if item.key and file.key and item.key != file.key:
+            self.report.renamed.append((item.key, file.key))
         is_described = (item.label, item.source) == (label, file.source) and metadata is UNCHANGED
         self.report.replaced += is_new_image
         self.report.already_there += not is_new_image
@@ -353,7 +357,8 @@ def index_folder(
         embed: Embeds the files; by default in this process (`serving.gallery.backends.ray` has another).
         update: Labels and metadata become those of `images` and `labels`, also where these are empty, and of what the
             camera wrote. Images without a row in `labels` keep theirs.
-        prune: Decides whether items that are not among the images are removed.
+        prune: Decides whether items that are not among the images are removed. With it, an item whose key no row has
+            any more gets the new key of its image, so that nothing written by hand is removed with the former key.
         follow_links: Whether to follow links that lead out of the folder. By default these are left out and reported.
         readd: Whether images whose items somebody has removed are added again.
         how: How the cells of the table, or of `labels`, are written.
@@ -382,7 +387,7 @@ def index_folder(
         report.other_folder = str(other) if other else None
         facts = (*PHOTO_FACTS, *(PLACE_FACTS if location else ()))
         remember_folder(gallery, source_root(images))
-        run = IndexingRun(gallery, report, files, rows, update, readd, facts)
+        run = IndexingRun(gallery, report, files, rows, update, readd, facts, follow_keys=prune is not None)
         (embed or fill)(run, embedder, files, batch_size, progress)
         run.finish()
         remember_files(gallery, [file.path for file in files if follow_links or Path(file.source).is_absolute()])

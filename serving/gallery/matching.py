@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 
@@ -21,12 +21,13 @@ class Matcher:
     of a file that was both moved and edited.
     """
 
-    def __init__(self, places: Sequence[ItemPlace], files: Iterable[ImageFile] = ()) -> None:
+    def __init__(self, places: Sequence[ItemPlace], files: Iterable[ImageFile] = (), follow_keys: bool = False) -> None:
         """Prepare.
 
         Args:
             places: The places of all items.
             files: The files of the run, whose places are not gone.
+            follow_keys: Whether an item whose key no file has is that of the only new key at its path.
         """
         self.places = places
         files = list(files)
@@ -42,6 +43,8 @@ class Matcher:
                 self._by_path[path].append(place)
             if not self._folder(place):
                 self._by_source[place.source].append(place)
+        new = (file.place for file in files if file.key is not None and file.key not in self._by_key)
+        self._new_keys = Counter(new if follow_keys else ())
         self.found: set[int] = set()
         self._folder_of = {place.id: place.folder for place in places}
 
@@ -49,9 +52,15 @@ class Matcher:
         """Return the items at a file's place; `content`: its SHA-256, which tells items of one path apart."""
         if file.key is not None and (known := self._by_key.get(file.key)):
             return self._claimed([known])
-        places = self._of_file(self._by_path[file.place], file, content)
-        # A folder that was moved or mounted elsewhere, and an import on another machine.
-        return self._claimed(places or self._of_file(self._by_source[file.source], file, content))
+        # The second is of a folder that was moved or mounted elsewhere, and of an import on another machine.
+        both = self._by_path[file.place], self._by_source[file.source]
+        found = (self._of_file(places, file, content) or self._with_former_key(places, file) for places in both)
+        return self._claimed(next(filter(None, found), []))
+
+    def _with_former_key(self, places: Sequence[ItemPlace], file: ImageFile) -> list[ItemPlace]:
+        """Return the item at a file's path whose key the file's new one has replaced, if there is only one such."""
+        former = [place for place in places if place.id not in self.found and place.key not in self._keys]
+        return former if file.key is not None and self._new_keys[file.place] == len(former) == 1 else []
 
     def folder_of(self, item: int) -> str | None:
         """Return the folder of an item that was found."""

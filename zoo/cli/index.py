@@ -423,6 +423,9 @@ def _report_lines(report: IndexingReport, pruning: bool) -> Iterator[str]:
         yield f"{images} left out, because somebody removed the item ({names}); --readd adds such again"
     if report.moved:
         yield f"{count(report.moved, 'item')} updated: moved, or described otherwise now"
+    if report.renamed:
+        first = _first_names([f"{former} is {new} now" for former, new in report.renamed])
+        yield f"{count(len(report.renamed), 'item')} got the new key of the row: {first}"
     if report.kept:
         yield f"{report.kept:,} keep a label that is not their folder's; --update gives them that"
     if report.facts_kept:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
+import zoo
 from serving.gallery import VectorGallery
 from serving.gallery.image_files import IndexingReport
 from serving.gallery.indexing import index_folder
@@ -101,6 +103,32 @@ def test_a_changed_file_replaces_the_image_of_its_key(model: Embedder, tmp_path:
     assert (report.added, report.refused, report.copies) == (2, [], [("d.png", "b.png")])
     assert set(keys_of(gallery)) == {"A", "B", "C", "D", "E"}
     assert keys_of(gallery)["C"] == ("c.png", "z", {"year": 3}), "what is known of the former key stays"
+
+
+def test_pruning_follows_a_key_that_was_renamed_in_the_table(model: Embedder, tmp_path: Path) -> None:
+    folder, gallery = tmp_path / "pictures", tmp_path / "gallery"
+    draw(folder, a=1, b=2, c=3, d=4)
+    table = write(folder / "t.csv", "image,key", "a.png,A", "b.png,B", "c.png,C", "d.png,D1", "d.png,D2")
+
+    def index(prune: bool) -> IndexingReport:
+        confirm = (lambda opened, ids: True) if prune else None
+        return index_folder(model, str(model.folder), table, gallery, prune=confirm)
+
+    index(prune=False)
+    hand = zoo.Gallery(gallery)
+    hand.describe("A", label="by hand", metadata={"shelf": 7})
+    hand.close()
+    # A and C are renamed; B's row is gone; d.png has two new keys, so that nobody can tell which one is which.
+    write(table, "image,key", "a.png,A-1", "c.png,C-1", "d.png,D3", "d.png,D4")
+    shutil.copytree(gallery, tmp_path / "other")
+    report = index(prune=True)
+    assert report.renamed == [("A", "A-1"), ("C", "C-1")]
+    assert sorted(report.pruned) == ["B", "D1", "D2"]
+    assert keys_of(gallery)["A-1"] == ("a.png", "by hand", {"shelf": 7})
+    assert set(keys_of(gallery)) == {"A-1", "C-1", "D3", "D4"}
+    kept = index_folder(model, str(model.folder), table, tmp_path / "other")
+    assert (kept.renamed, kept.added) == ([], 4), "without --prune no key is taken away"
+    assert {"A", "B", "C", "D1", "D2"} <= set(keys_of(tmp_path / "other"))
 
 
 def test_a_key_gets_the_image_of_another_file(model: Embedder, tmp_path: Path) -> None:
