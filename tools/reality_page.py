@@ -120,7 +120,7 @@ def _decay_lines(rows: Sequence[Row], name: str) -> list[str]:
         texts = []
         for what, chosen in (
             (f"all {len(objectives)}", objectives),
-            ("without those below the trunk", _above_trunk(rows)),
+            ("without those below the trunk", [row for row in _above_trunk(rows) if row in objectives]),
         ):
             decays, scores = [row.decay or 0.0 for row in chosen], [score(row) for row in chosen]
             found = partial_correlation(decays, scores)

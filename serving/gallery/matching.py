@@ -90,7 +90,7 @@ class Matcher:
 
     @cached_property
     def _gone(self) -> dict[str, list[ItemPlace]]:
-        """Items of files that are no longer at their place, by the file's name."""
+        """The items whose file has left its place, by the name of the file."""
         gone = defaultdict[str, list[ItemPlace]](list)
         for place in self.places:
             if place.folder is not None and self._is_gone(place):
@@ -116,7 +116,7 @@ class Matcher:
         return places
 
     def _is_gone(self, place: ItemPlace) -> bool:
-        """Return whether an item's file is no longer at its place, or never was anywhere."""
+        """Return whether an item has no file at its place."""
         path = self._path(place)
         return path is None or (path not in self._paths and not _exists(path))
 
