@@ -3,7 +3,8 @@
     python -m tools.reality_page docs/studies/reality-2026-birds docs/studies/reality-2026-cars \\
         --checks docs/studies/reality-2026-long docs/studies/reality-2026-stages
 
-The page has the marked parts "facts" and "claims", the page of tables "arms of DATASET", "checks" and "made with".
+The page has the marked parts "facts" and "claims", the page of tables "arms of DATASET", "claims of DATASET", "checks"
+and "made with".
 """
 
 from __future__ import annotations
@@ -14,7 +15,16 @@ from collections.abc import Callable, Sequence
 from io import BytesIO
 from pathlib import Path
 
-from tools.reality_tables import Reports, Row, arm_table, check_table, claim_table, read_reports, read_rows
+from tools.reality_tables import (
+    Reports,
+    Row,
+    arm_table,
+    check_table,
+    claim_table,
+    outcome_table,
+    read_reports,
+    read_rows,
+)
 from training.studies.papers.reality_2026 import LDA, START, TRUNK
 from training.studies.render import command_of, fact_text
 from training.studies.study import MAP_AT_R
@@ -211,10 +221,11 @@ def main(words: Sequence[str] | None = None) -> int:
     names, tables = [report.name for report in reports], [read_rows(report) for report in reports]
     parts = {
         "facts": fact_list(reports, tables),
-        "claims": claim_table(reports),
+        "claims": outcome_table(reports),
         "checks": check_table(reports, checks),
         "made with": made_with([*reports, *checks]),
         **{f"arms of {name}": arm_table(rows) for name, rows in zip(names, tables, strict=True)},
+        **{f"claims of {report.name}": claim_table(report) for report in reports},
     }
     for page in (arguments.page, arguments.tables):
         write_bytes(page, replace_parts(page.read_text(encoding="utf-8"), parts).encode())

@@ -10,7 +10,7 @@ from pathlib import Path
 from training.studies.papers.reality_2026 import START
 from training.studies.plan import Plan, read_plan
 from training.studies.report import ClaimResult, Report, ScoreRow, build_report
-from training.studies.statistics import FAILS, HOLDS, judge_claim
+from training.studies.statistics import FAILS, judge_claim
 from training.studies.study import DECAY, MAP_AT_R, R1, Arm, Measure, Study
 from training.studies.trials import TrialValues, best_values, scores_by_values
 from zoo.console import interval_text
@@ -203,37 +203,47 @@ def verdict_text(tests: Verdict, found: str, here: str) -> str:
     return f"{found} ({'; '.join(notes)})" if notes else found
 
 
-def claim_table(reports: Sequence[Reports]) -> str:
-    """Return one row per claim: its effect on each data set, and the outcome on all of them."""
-    head = ["claim", "measure"]
+def outcome_table(reports: Sequence[Reports]) -> str:
+    """Return one row per claim: its effect and p on each data set, and the outcome on all of them."""
+    head = ["claim"]
     for report in reports:
-        head += [f"{report.name}, 95 %", "p (Holm)", "verdict", "R@1, 95 %"]
-    columns = [
-        zip(report.plan.claims, claims_here(report.plan), report.beside_start.claims, strict=True) for report in reports
-    ]
+        head += [f"{report.name}, 95 %", "p (Holm)"]
     rows = []
-    for on_each in zip(*columns, strict=True):
-        claim = on_each[0][0].claim
-        cells = [claim.text, str(claim.measure)]
-        for judged, here, by_r1 in on_each:
-            other = "" if claim.measure.split != "test" else difference_text(by_r1.difference)
-            word = _failing(judged) if judged.verdict == FAILS else judged.verdict
-            cells += [difference_text(judged.difference), judged.tests.p_text]
-            cells += [verdict_text(judged.tests, word, "" if here == judged.verdict else here), other]
-        verdicts = {report.name: judged.verdict for report, (judged, *_) in zip(reports, on_each, strict=True)}
-        rows.append([*cells, outcome(verdicts), claim.printed])
+    for on_each in zip(*(report.plan.claims for report in reports), strict=True):
+        claim = on_each[0].claim
+        cells = [text for judged in on_each for text in (difference_text(judged.difference), judged.tests.p_text)]
+        verdicts = {report.name: claim_word(judged) for report, judged in zip(reports, on_each, strict=True)}
+        rows.append([claim.text, *cells, outcome(verdicts), claim.printed])
     return Table((*head, "outcome", "printed in the paper (R@1)"), rows).markdown()
 
 
-def _failing(judged: ClaimResult) -> str:
+def claim_table(report: Reports) -> str:
+    """Return one row per claim on one data set: its effect, the verdict with what it needs, and R@1."""
+    head = ("claim", "measure", "difference, 95 %", "p (Holm)", "verdict", "R@1, 95 %")
+    rows = []
+    for judged, here, by_r1 in zip(
+        report.plan.claims, claims_here(report.plan), report.beside_start.claims, strict=True
+    ):
+        other = "" if judged.claim.measure.split != "test" else difference_text(by_r1.difference)
+        verdict = verdict_text(judged.tests, claim_word(judged), "" if here == judged.verdict else here)
+        cells = [judged.claim.text, str(judged.claim.measure), difference_text(judged.difference)]
+        rows.append([*cells, judged.tests.p_text, verdict, other])
+    return Table(head, rows).markdown()
+
+
+def claim_word(judged: ClaimResult) -> str:
+    """Return the verdict on a claim, and of one that does not hold whether it is the opposite or equivalent."""
+    if judged.verdict != FAILS:
+        return judged.verdict
     return f"{FAILS}: {'equivalent' if judged.tests.word == EQUIVALENT else 'the opposite'}"
 
 
 def outcome(verdicts: Mapping[str, str]) -> str:
-    """Return "holds" or "does not" if all data sets say so, else the verdict of each."""
-    words = {*verdicts.values()}
-    if len(words) == 1 and words <= {HOLDS, FAILS, UNDECIDED}:
+    """Return the verdict that all data sets share, "does not" for whatever reason, else the verdict of each."""
+    if len(words := {*verdicts.values()}) == 1:
         return words.pop()
+    if all(verdict.startswith(FAILS) for verdict in verdicts.values()):
+        return FAILS
     return "; ".join(f"{name}: {verdict}" for name, verdict in verdicts.items())
 
 
