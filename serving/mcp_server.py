@@ -185,7 +185,7 @@ class GalleryServer(MCPServer):
         if unknown is not None:
             refusal = unknown_parameter(unknown, list(known[name]))
             raise ToolError(f"{refusal.code}: {refusal.detail}")
-        given = _given(arguments)
+        given = {word: value for word, value in arguments.items() if value is not None}
         for word, value in given.items():
             if isinstance(value, str) and value.strip() == "null" and known[name][word].get("type") != "string":
                 raise ToolError(f"invalid_{word}: the text {value!r} is not a value of {word}.")

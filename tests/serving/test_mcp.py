@@ -170,6 +170,8 @@ HOSTILE: list[tuple[str, dict[str, Any], str]] = [
     ("search", {"id": 1, "label": "null"}, "invalid_label"),
     ("search", {"id": 1, "where": " null"}, "invalid_where"),
     ("items", {"label": "null"}, "invalid_label"),
+    ("items", {"label": ""}, "label"),
+    ("search", {"id": 1, "where": ""}, "where"),
     ("item", {"id": None, "key": None}, "missing_value"),
     ("thumbnail", {"id": True}, "id"),
     ("search", {"id": 1, "k": 10**9}, "invalid_k"),
