@@ -172,7 +172,7 @@ def print_table(rows: list[tuple[str, str]]) -> None:
 
 def print_lines(photos: Path | None) -> None:
     """Print the commands that do the same with the user's own photographs, to be copied."""
-    folder, zoo = photos or "PHOTOS", shlex.quote(os.path.relpath(ZOO))
+    folder, zoo = shlex.quote(str(photos or "PHOTOS")), shlex.quote(os.path.relpath(ZOO))
     query = '{"type": "image_url", "image_url": {"url": "data:image/jpeg;base64,..."}}'
     step(f"To copy, with a folder {folder} of your own photographs")
     print(f"{zoo} index photos {folder} --out gallery", f"{zoo} search gallery PHOTO.jpg", sep="\n")

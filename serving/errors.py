@@ -54,10 +54,13 @@ EXPECTED = {
     "less_than_equal": "at most {le:g}",
     "literal_error": "{expected}",
     "model_attributes_type": "a JSON object, sent as application/json",
+    "model_type": "a JSON object",
     "string_pattern_mismatch": "a text of the form {pattern}",
     "string_too_long": "at most {max_length} characters",
     "string_type": "a text",
     "string_unicode": "a text in valid Unicode",
+    "too_long": "at most {max_length} members",
+    "too_short": "at least {min_length} members",
 }
 """What a value should have been, by the type of pydantic's error."""
 PATHS = {

@@ -38,8 +38,8 @@ PIECE = 2**18
 """Characters of base64 that are decoded at a time; a multiple of 4."""
 SPACES = "\n\r\t "
 """White space that base64 may have."""
-DATA_URI = re.compile(r"data:[^,]{0,200};base64,", re.IGNORECASE)
-ADDRESS = re.compile(r"[a-z][a-z0-9+.-]{1,20}://", re.IGNORECASE)
+DATA_URI = re.compile(r"\s*data:[^,]{0,200};base64,", re.IGNORECASE)
+ADDRESS = re.compile(r"\s*[a-z][a-z0-9+.-]{1,20}://", re.IGNORECASE)
 
 Result = TypeVar("Result")
 M = TypeVar("M", bound=BaseModel)
@@ -199,22 +199,27 @@ def _lists(model: type[BaseModel]) -> set[str]:
     return {name for name, field in model.model_fields.items() if get_origin(field.annotation) is list}
 
 
-def check_parameters(values: Values, fields: Mapping[str, FieldInfo]) -> None:
+def check_parameters(values: Values, fields: Mapping[str, FieldInfo], also: Iterable[str] = ()) -> None:
     """Refuse an unknown parameter, and one that is given twice although it has one value.
+
+    Args:
+        values: The values of each parameter.
+        fields: The parameters.
+        also: What the request may hold besides, for the message.
 
     Raises:
         RefusedError: 422, "unknown_parameter" or "invalid_NAME".
     """
     for name in values:
         if name not in fields:
-            raise unknown_parameter(name, list(fields))
+            raise unknown_parameter(name, [*fields, *also])
     for name, given in values.items():
         if len(given) > 1 and get_origin(fields[name].annotation) is not list:
             raise invalid(name, "given once")
 
 
 def _validated(model: type[M], values: Values) -> M:
-    check_parameters(values, model.model_fields)
+    check_parameters(values, model.model_fields, also=("image",))
     lists = _lists(model)
     single = {name: value if name in lists else value[0] for name, value in values.items()}
     try:

@@ -17,7 +17,7 @@ from mcp.server import MCPServer
 from mcp.server.mcpserver import Context, Image
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import CallToolResult, InputRequiredResult, Tool, ToolAnnotations
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from serving.app import create_app, lifespan
 from serving.client.calls import connection
@@ -26,6 +26,7 @@ from serving.dependencies import Collection, Collections
 from serving.errors import unknown_parameter
 from serving.gallery.search import Searcher
 from serving.model_swap import CurrentSearcher
+from serving.parameters import parse_number
 from serving.schemas import CountParameters, DuplicateParameters, ItemParameters, SearchParameters
 from serving.settings import Settings
 from zoo.errors import ServiceError, UsageError
@@ -44,22 +45,25 @@ def _about(model: Any, name: str) -> Any:
     return Field(description=model.model_fields[name].description)
 
 
+# Texts are `str`, with "" for none: the package mcp reads the JSON in a string of any other type.
 Picture = Annotated[
-    str | None, Field(description="Picture to search by: base64 of an image file, or a data URI; never a path or a URL")
+    str, Field(description="Picture to search by: base64 of an image file, or a data URI; never a path or a URL")
 ]
-Id = Annotated[int | None, Field(ge=0, description="Id of an item of the gallery")]
-Key = Annotated[str | None, Field(description="Your own key of an item of the gallery, instead of its id")]
+Number = Annotated[int | None, BeforeValidator(parse_number)]
+Id = Annotated[Number, Field(ge=0, description="Id of an item of the gallery")]
+ItemId = Annotated[int, BeforeValidator(parse_number), Field(ge=0, description="Id of an item")]
+Key = Annotated[str, Field(description="Your own key of an item of the gallery, instead of its id")]
 Labels = Annotated[list[str] | None, _about(SearchParameters, "label")]
 Where = Annotated[dict[str, Any] | None, _about(SearchParameters, "where")]
 Fields = Annotated[list[str] | None, _about(SearchParameters, "fields")]
-Size = Annotated[int | None, _about(SearchParameters, "k")]
-Offset = Annotated[int | None, _about(SearchParameters, "offset")]
+Size = Annotated[Number, _about(SearchParameters, "k")]
+Offset = Annotated[Number, _about(SearchParameters, "offset")]
 Parts = Annotated[list[dict[str, Any]] | None, _about(SearchParameters, "query")]
-Text = Annotated[str | None, Field(description="Text to search by, if the model reads texts")]
+Text = Annotated[str, Field(description="Text to search by, if the model reads texts")]
 Least = Annotated[float | None, _about(SearchParameters, "min_similarity")]
-Page = Annotated[int | None, _about(ItemParameters, "limit")]
-Skip = Annotated[int | None, _about(ItemParameters, "offset")]
-Rows = Annotated[int | None, _about(CountParameters, "limit")]
+Page = Annotated[Number, _about(ItemParameters, "limit")]
+Skip = Annotated[Number, _about(ItemParameters, "offset")]
+Rows = Annotated[Number, _about(CountParameters, "limit")]
 Mirrored = Annotated[bool | None, _about(DuplicateParameters, "mirrored")]
 Answer = dict[str, Any]
 
@@ -72,10 +76,10 @@ class Tools:
 
     async def search(
         self,
-        image: Picture = None,
-        text: Text = None,
+        image: Picture = "",
+        text: Text = "",
         id: Id = None,  # noqa: A002  (as in HTTP)
-        key: Key = None,
+        key: Key = "",
         query: Parts = None,
         k: Size = None,
         offset: Offset = None,
@@ -89,9 +93,9 @@ class Tools:
         body |= {"label": label, "where": where, "min_similarity": min_similarity, "fields": fields}
         return await self._ask("POST", "/search", json=_given(body))
 
-    async def item(self, id: Id = None, key: Key = None) -> Answer:  # noqa: A002
+    async def item(self, id: Id = None, key: Key = "") -> Answer:  # noqa: A002
         """Return one item with its label and metadata, by its id or its key."""
-        places = [place for place in (id, key) if place is not None]
+        places = [place for place in (id, key) if place not in (None, "")]
         if len(places) != 1:
             raise ToolError("missing_value: give the id or the key of an item, one of the two.")
         try:
@@ -105,14 +109,14 @@ class Tools:
         parameters = {"label": label, "where": where and json.dumps(where), "offset": offset, "limit": limit}
         return await self._ask("GET", "/items", params=_given(parameters))
 
-    async def thumbnail(self, id: Annotated[int, Field(ge=0, description="Id of an item")]) -> Image:  # noqa: A002
+    async def thumbnail(self, id: ItemId) -> Image:  # noqa: A002
         """Show the small picture of an item."""
         response = await self._send("GET", f"/items/{id}/thumbnail")
         return Image(data=response.content, format=response.headers["content-type"].rpartition("/")[2])
 
     async def duplicates(
         self,
-        id: Annotated[int, Field(ge=0, description="Id of an item")],  # noqa: A002
+        id: ItemId,  # noqa: A002
         mirrored: Mirrored = None,
     ) -> Answer:
         """Find the items that show the same picture as an item: resized, recompressed, cropped, framed or mirrored."""
@@ -159,7 +163,9 @@ class Tools:
 
 
 class GalleryServer(MCPServer):
-    """MCP server whose tools refuse unknown parameters: a misspelt filter must not let everything through."""
+    """MCP server whose tools refuse unknown parameters and wrong types: a misspelt filter must not let everything
+    through.
+    """
 
     async def list_tools(self) -> list[Tool]:
         """Return the tools, whose schemas allow no further parameters."""
@@ -170,13 +176,20 @@ class GalleryServer(MCPServer):
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
     ) -> CallToolResult | InputRequiredResult:
-        """Call a tool. Raises `ToolError` for a parameter that it does not have, or a refusal of the service."""
+        """Call a tool. Raises `ToolError` for a parameter that it does not have, or a refusal of the service.
+
+        null is a parameter that is not given, as in HTTP. The text "null" is that only if the parameter is a text.
+        """
         known = {tool.name: tool.input_schema.get("properties", {}) for tool in await self.list_tools()}
         unknown = next((word for word in arguments if word not in known.get(name, arguments)), None)
         if unknown is not None:
             refusal = unknown_parameter(unknown, list(known[name]))
             raise ToolError(f"{refusal.code}: {refusal.detail}")
-        return await super().call_tool(name, arguments, context)
+        given = {word: value for word, value in arguments.items() if value is not None}
+        for word, value in given.items():
+            if isinstance(value, str) and value.strip() == "null" and known[name][word].get("type") != "string":
+                raise ToolError(f"invalid_{word}: the text {value!r} is not a value of {word}.")
+        return await super().call_tool(name, given, context)
 
 
 def create_server(http: httpx.AsyncClient) -> MCPServer:
@@ -243,4 +256,4 @@ async def reaching_service(url: str, collection: str | None = None) -> AsyncIter
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
+    return {name: value for name, value in values.items() if value is not None and value != ""}

@@ -11,16 +11,20 @@ from pydantic import BaseModel, BeforeValidator, Discriminator, FailFast, Field,
 from typing_extensions import TypeAliasType
 
 from serving.errors import RefusedError
-from serving.forms import ADDRESS, DATA_URI, image_of_text
+from serving.forms import image_of_text
 from serving.schemas import RequestBody
 
 MAX_INPUTS = 2048
 """Largest number of members of `input`, as at OpenAI."""
+IMAGE = re.compile(r"\s*(data:[^,\s]{0,200}[/;]|[a-z][a-z0-9+.-]{1,20}://)", re.IGNORECASE)
+"""Begin of a data URI or an address: a string with it is an image, so that a wrong one is refused."""
 LEAST_ENCODED, LEAST_LINE = 256, 60
 """Least number of characters of base64, and of each of its lines but the last, that is taken for an image although
 nothing says so. No text is written in such words."""
 SHORT_LINE = re.compile(rf"(?<!\S)\S{{1,{LEAST_LINE - 1}}}\s+\S")
 """A line that is too short for base64, with the begin of another one. A list of all lines would fill the memory."""
+BASE64 = re.compile(r"[a-z0-9+/_=\s-]*", re.IGNORECASE)
+"""Letters of base64, also of its form for addresses, which is refused."""
 MAX_MESSAGES = 64
 """Largest number of messages of a conversation, which holds one image or one text."""
 
@@ -35,7 +39,7 @@ class ImageUrl(RequestBody):
 class ImagePart(RequestBody):
     """Picture as a part of a message or a member of `input`."""
 
-    type: Literal["image_url"]
+    type: Literal["image_url"] = "image_url"
     image_url: ImageUrl | str
 
     @property
@@ -45,9 +49,9 @@ class ImagePart(RequestBody):
 
 
 class TextPart(RequestBody):
-    """Text as a part of a message or a member of `input`."""
+    """Text as a part of a message or a member of `input`; Jina's clients send it without type."""
 
-    type: Literal["text"]
+    type: Literal["text"] = "text"
     text: str
 
 
@@ -62,10 +66,8 @@ class PlainImage(RequestBody):
         return self.image
 
 
-class PlainText(RequestBody):
-    """Text as a member of `input`, as Jina's clients send it."""
-
-    text: str
+_SHAPES = {"image_url": "image_part", "text": "text_part", "image": "image"}
+"""Shapes of parts and members of `input`, by their type or, without one, by the member that they have."""
 
 
 def _shape_of(value: Any) -> str | None:
@@ -73,9 +75,8 @@ def _shape_of(value: Any) -> str | None:
     if isinstance(value, str):
         return "string"
     members = value if isinstance(value, Mapping) else {}
-    if "type" in members:
-        return {"image_url": "image_part", "text": "text_part"}.get(str(members["type"]))
-    return next((name for name in ("image", "text") if name in members), None)
+    named = [str(members["type"])] if "type" in members else members
+    return next((shape for name, shape in _SHAPES.items() if name in named), None)
 
 
 _EXPECTED = (
@@ -86,8 +87,7 @@ Part = Annotated[
     Annotated[str, Tag("string")]
     | Annotated[ImagePart, Tag("image_part")]
     | Annotated[TextPart, Tag("text_part")]
-    | Annotated[PlainImage, Tag("image")]
-    | Annotated[PlainText, Tag("text")],
+    | Annotated[PlainImage, Tag("image")],
     Discriminator(_shape_of, custom_error_type="part", custom_error_message=_EXPECTED),
 ]
 
@@ -132,15 +132,15 @@ class EmbeddingRequest(RequestBody):
     """Body of POST /v1/embeddings.
 
     input: a text, or an image as a data URI or base64, or a list of these; messages, instead of it: one conversation
-    with one image or one text; modality: what the strings of input are, if they do not tell. dimensions: a shorter
-    embedding, if the model's numbers are in order of importance. user has no effect.
+    with one image or one text; modality: what strings are, if they do not tell. dimensions: a shorter embedding, if the
+    model's numbers are in order of importance. user has no effect.
     """
 
     model: str | None = None
     input: Parts | None = None
     messages: Messages | None = None
     modality: Literal["text", "image"] | None = None
-    encoding_format: Literal["float", "base64"] = "float"
+    encoding_format: Literal["float", "base64"] | None = "float"
     dimensions: int | None = Field(None, ge=1)
     user: str | None = None
 
@@ -159,22 +159,21 @@ class EmbeddingRequest(RequestBody):
         Raises:
             RefusedError: If an image is an address or cannot be decoded, or the messages are not of one image or text.
         """
+        parts = {f"input[{number}]": part for number, part in enumerate(self.input or ())}
         if self.messages is not None:
-            return [self._conversation()]
+            parts = {"messages": self._conversation()}
         return [
-            _of_string(part, f"input[{number}]", self.modality, reads_texts)
-            if isinstance(part, str)
-            else _of_part(part, f"input[{number}]")
-            for number, part in enumerate(self.input or ())
+            _of_string(part, place, self.modality, reads_texts) if isinstance(part, str) else _of_part(part, place)
+            for place, part in parts.items()
         ]
 
-    def _conversation(self) -> Content:
-        """Return the one image or text of the messages of a user."""
+    def _conversation(self) -> Part:
+        """Return the one part of the messages of a user."""
         parts = [part for message in self.messages or () if message.role != "system" for part in message.content]
         if len(parts) != 1:
             message = "The messages must hold one image or one text: the model embeds them apart."
             raise RefusedError(400, "several_contents", message, parameter="messages")
-        return Content("messages", text=parts[0]) if isinstance(parts[0], str) else _of_part(parts[0], "messages")
+        return parts[0]
 
 
 class Embedding(BaseModel):
@@ -236,8 +235,8 @@ class OpenAIError(BaseModel):
     error: OpenAIErrorDetail
 
 
-def _of_part(part: ImagePart | TextPart | PlainImage | PlainText, place: str) -> Content:
-    if isinstance(part, TextPart | PlainText):
+def _of_part(part: ImagePart | TextPart | PlainImage, place: str) -> Content:
+    if isinstance(part, TextPart):
         return Content(place, text=part.text)
     return Content(place, image=_image(part.encoded, place))
 
@@ -245,13 +244,15 @@ def _of_part(part: ImagePart | TextPart | PlainImage | PlainText, place: str) ->
 def _of_string(text: str, place: str, modality: str | None, reads_texts: bool) -> Content:
     if modality == "text":
         return Content(place, text=text)
-    if modality == "image" or DATA_URI.match(text) or ADDRESS.match(text):
+    if modality == "image" or IMAGE.match(text):
         return Content(place, image=_image(text, place))
-    if not reads_texts or _may_be_encoded(text):
+    is_long = _may_be_encoded(text)
+    if is_long or not reads_texts:
         try:
-            return Content(place, image=image_of_text(text))
-        except RefusedError:  # it is a text
-            pass
+            return Content(place, image=_image(text, place))
+        except RefusedError:
+            if is_long and BASE64.fullmatch(text):
+                raise
     return Content(place, text=text)
 
 

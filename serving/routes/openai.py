@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from serving.dependencies import CpuQueueDep, EndpointDep, SettingsDep
 from serving.errors import RefusedError, error_json, invalid
-from serving.forms import check_json_size, in_thread_if_large, read_body
+from serving.forms import check_json_size, check_parameters, in_thread_if_large, query_values, read_body
 from serving.gallery.encoder import Encoder
 from serving.limits import CpuQueue
 from serving.metrics import stage
@@ -70,6 +70,7 @@ async def embeddings(
     param names the image. dimensions shortens the embeddings of models whose numbers are in order of importance.
     """
     with stage("read"):
+        check_parameters(query_values(request), {})
         body = await read_body(request)
         asked = await in_thread_if_large(len(body), _read, body)
     encoder = await to_thread.run_sync(endpoint.encoder)

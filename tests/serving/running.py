@@ -174,6 +174,7 @@ def answering(app: ASGIApp, host: str = "127.0.0.1", port: int = 0) -> Iterator[
         thread.start()
         try:
             while not server.started:
+                assert thread.is_alive(), "the server did not start"
                 time.sleep(0.005)
             name = f"[{host}]" if ":" in host else host
             yield f"http://{name}:{listening.getsockname()[1]}"

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import base64
 import json
+import os
+import shlex
 import shutil
 import signal
 import socket
@@ -15,7 +18,8 @@ from PIL import Image
 from serving.gallery import VectorGallery
 from serving.gallery.filters import Filter
 from serving.gallery.indexing import index_folder
-from tests.commandline import run_here
+from serving.openai_shapes import EmbeddingRequest
+from tests.commandline import parsed, run_here
 from tests.raising import raises
 from tests.serving import toys
 from tests.serving.running import serving
@@ -133,6 +137,27 @@ def test_the_demo_indexes_photographs_of_your_own(tmp_path: Path, monkeypatch: p
     with pytest.raises(SystemExit) as ended:
         demo.main()
     assert ended.value.code == 2
+
+
+@pytest.mark.parametrize("photos", [None, Path("my photographs")])
+def test_the_demo_ends_with_lines_that_can_be_copied(photos: Path | None, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each is a command that `zoo` knows, or a request that the service understands."""
+    import demo
+
+    demo.print_lines(photos)
+    printed = capsys.readouterr().out.replace("\\\n", "").splitlines()
+    starts = (shlex.quote(os.path.relpath(demo.ZOO)), "curl")
+    lines = [shlex.split(line, comments=True) for line in printed if line.startswith(starts)]
+    commands = [words[1:] for words in lines if words[0] != "curl"]
+    given = [parsed(name, *words) for name, *words in commands]
+    assert [name for name, *_ in commands] == ["index", "search", "serve", "mcp", "serve"]
+    assert (photos or Path("PHOTOS")) in given[0].values()
+    assert given[4]["embed"] == "photos"
+    (request,) = [words for words in lines if words[0] == "curl"]
+    assert request[-3:-1] == ["http://127.0.0.1:3000/v1/embeddings", "-d"]
+    picture = base64.b64encode(toys.query(0)).decode()
+    (content,) = EmbeddingRequest.model_validate_json(request[-1].replace("...", picture)).contents(False)
+    assert content.image == toys.query(0)
 
 
 def test_the_demo_uses_another_port_if_its_own_is_taken() -> None:

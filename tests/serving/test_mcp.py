@@ -71,6 +71,8 @@ def gallery(text_gallery: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     with local_client(copy, KEY) as http:
         http.patch("/items/1", json={"metadata": {"price": 9.5}, "key": "sku/1"}).raise_for_status()
         http.patch("/items/2", json={"metadata": {"price": 20}}).raise_for_status()
+        http.patch("/items/3", json={"key": "null"}).raise_for_status()
+        http.patch("/items/4", json={"key": '{"a": [null]}'}).raise_for_status()
         http.post("/evaluate").raise_for_status()
     return copy
 
@@ -82,6 +84,10 @@ SEARCHES: list[dict[str, Any]] = [
     {"id": 1, "k": 4, "offset": 2, "fields": ["price"]},
     {"key": "sku/1", "where": {"price": {"gte": 10}}},
     {"text": "blue checks", "label": ["no such label"]},
+    {"text": "null", "k": 2},
+    {"text": '["a", {"b": 1}]', "k": 2},
+    {"key": '{"a": [null]}', "k": 2},
+    {"id": 1, "k": 2, "text": None, "label": None, "where": None, "fields": None, "min_similarity": None},
 ]
 
 
@@ -94,6 +100,7 @@ def test_every_answer_is_that_of_http(gallery: Path) -> None:
                 assert untimed(await call(client, "search", **search)) == untimed(expected), search
             assert await call(client, "item", id=1) == http.get("/items/1").json()
             assert await call(client, "item", key="sku/1") == http.get("/items/1").json()
+            assert await call(client, "item", key="null") == http.get("/items/3").json()
             where = {"price": {"lt": 15}}
             page = http.get("/items", params={"where": json.dumps(where), "limit": 3}).json()
             assert await call(client, "items", where=where, limit=3) == page
@@ -159,6 +166,14 @@ HOSTILE: list[tuple[str, dict[str, Any], str]] = [
     ("search", {"query": [{"id": 1}, {"id": 1, "weight": -1}]}, "invalid_value"),
     ("search", {"id": 2**70}, "no_such_item"),
     ("search", {"id": 1.5}, "id"),
+    ("search", {"id": True}, "id"),
+    ("search", {"id": 1, "label": "null"}, "invalid_label"),
+    ("search", {"id": 1, "where": " null"}, "invalid_where"),
+    ("items", {"label": "null"}, "invalid_label"),
+    ("items", {"label": ""}, "label"),
+    ("search", {"id": 1, "where": ""}, "where"),
+    ("item", {"id": None, "key": None}, "missing_value"),
+    ("thumbnail", {"id": True}, "id"),
     ("search", {"id": 1, "k": 10**9}, "invalid_k"),
     ("search", {"id": 1, "fields": ["a"] * 1000}, "invalid_fields"),
     ("search", {"id": 1, "where": {"a": NESTED}}, "invalid_value"),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import zoo
 from serving.gallery import VectorGallery, schema
 from serving.gallery.backup import copy_gallery
 from serving.gallery.indexing import index_folder
@@ -22,6 +23,8 @@ from zoo.models.load import Embedder
 
 KEY = "write-key-of-this-test"
 OLD = schema.SCHEMA
+FIRST_VERSIONS = {11: (0, 3, 0)}
+"""The first version of the package with each schema: a new schema needs a new version, and a line here."""
 DESCRIBED = {
     1: {"label": "wren", "metadata": {"price": 9.5, "tags": ["a", {"b": None}]}, "key": "sku/1"},
     2: {"label": None, "metadata": {"year": 1908}, "key": "ü/2"},
@@ -65,6 +68,11 @@ def described(folder: Path) -> dict[str, tuple[object, ...]]:
             for item in gallery.store.items(limit=100)
             for embedding in [gallery.store.embedding(item.id)]
         }
+
+
+def test_the_version_changes_with_every_schema() -> None:
+    assert tuple(map(int, zoo.__version__.split(".")[:3])) >= FIRST_VERSIONS[schema.SCHEMA]
+    assert len(set(FIRST_VERSIONS.values())) == len(FIRST_VERSIONS)
 
 
 @pytest.mark.parametrize("other", [OLD + 1, OLD - 1], ids=["a newer version", "an older version"])

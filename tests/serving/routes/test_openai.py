@@ -83,6 +83,9 @@ def test_texts_have_the_bits_of_embed_text_and_their_tokens_are_counted(client: 
     assert cut == [len(text.split()) + 2 > text_toys.LENGTH for text in TEXTS]
 
 
+NULLABLE = ("messages", "modality", "encoding_format", "dimensions", "user")
+
+
 def test_every_way_to_send_an_image_gives_one_embedding(client: OpenAI, url: str, towers: Embedder) -> None:
     image, large = IMAGES[1], toys.encoded(toys.picture(1, np.random.default_rng(7), side=200))
     encoded = base64.b64encode(image).decode()
@@ -97,7 +100,12 @@ def test_every_way_to_send_an_image_gives_one_embedding(client: OpenAI, url: str
         "infinity's modality": (image, {"input": [encoded], "modality": "image"}),
         "plain base64": (large, {"input": [base64.b64encode(large).decode()]}),
         "base64 in lines": (large, {"input": lines}),
+        "Jina's part without a type": (image, {"input": [{"image_url": {"url": uri(image)}}]}),
+        "after white space": (image, {"input": [f"\n {uri(image)}"]}),
         "vLLM's messages": (image, {"messages": [{"role": "user", "content": [part(image)]}]}),
+        "a string of a message": (image, {"messages": [{"role": "user", "content": uri(image)}]}),
+        "base64 of a message": (image, {"messages": [{"role": "user", "content": encoded}], "modality": "image"}),
+        "null for what is not given": (image, {"input": uri(image)} | dict.fromkeys(NULLABLE)),
     }
     for way, (sent, body) in ways.items():
         answer = httpx.post(
@@ -166,6 +174,10 @@ BAD = base64.b64encode(b"no image, but long enough to be one" * 20).decode()
         ({"input": [TEXTS[0], " "]}, BAD_REQUEST, "invalid_text", "input[1]"),
         ({"input": [uri(b"")]}, BAD_REQUEST, "no_image", "input[0]"),
         ({"input": ["data:image/png;base64,!!"]}, BAD_REQUEST, "invalid_image", "input[0]"),
+        ({"input": [TEXTS[0], "data:image/svg+xml,%3Csvg/%3E"]}, BAD_REQUEST, "invalid_image", "input[1]"),
+        ({"input": [base64.urlsafe_b64encode(b"\xff" * 300).decode()]}, BAD_REQUEST, "invalid_image", "input[0]"),
+        ({"input": [BAD + "A"]}, BAD_REQUEST, "invalid_image", "input[0]"),
+        ({"input": [" https://example.org/a.png"]}, BAD_REQUEST, "image_address", "input[0]"),
         ({"input": ["https://example.org/a.png"]}, BAD_REQUEST, "image_address", "input[0]"),
         ({"input": [{"type": "image_url", "image_url": "file:///a"}]}, BAD_REQUEST, "image_address", "input[0]"),
         ({"input": [part(IMAGES[0]) | {"image": "x"}]}, BAD_REQUEST, "invalid_input", "input[0]"),
@@ -181,6 +193,7 @@ BAD = base64.b64encode(b"no image, but long enough to be one" * 20).decode()
         ({"input": "a", "model": "ada"}, NOT_FOUND, "model_not_found", "model"),
         ({"input": "a", "extra_body": {"dimension": 4}}, BAD_REQUEST, "invalid_body", None),
         ({"input": None}, BAD_REQUEST, "invalid_body", None),
+        ({"input": "a", "extra_query": {"dimensions": 4}}, BAD_REQUEST, "unknown_parameter", "dimensions"),
     ],
 )  # fmt: skip
 def test_a_bad_request_is_refused_in_the_shape_of_openai(
