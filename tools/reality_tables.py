@@ -239,7 +239,7 @@ def claim_word(judged: ClaimResult) -> str:
 
 
 def outcome(verdicts: Mapping[str, str]) -> str:
-    """Return the verdict that all data sets share, "does not" for whatever reason, else the verdict of each."""
+    """Return the verdict that all data sets share, "does not" for one reason or the other, else the verdict of each."""
     if len(words := {*verdicts.values()}) == 1:
         return words.pop()
     if all(verdict.startswith(FAILS) for verdict in verdicts.values()):

@@ -7,7 +7,8 @@ Nine of ten requests search by an image of 1024 x 768; the tenth adds one or rem
 sent at their due times, even if earlier ones are not answered yet, and a latency counts from the due time: a slow
 answer cannot hide those that wait behind it.
 
-The clients share the machine with the service, and both may share it with other programs. The peak is therefore
+The service has one half of the cores and the clients have the other, so that three times the load does not slow the
+service by the work of the clients. Both may share the machine with other programs. The peak is therefore
 measured before every round of 20 seconds and after the last one. A round does not count as 80 % of the peak if the peak
 fell meanwhile, if other programs had more than a tenth of the machine in one second, or if the cores were so slow for a
 second that the load was their peak. Refusals in such a round are reported, and are not failures.
@@ -18,10 +19,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -156,9 +159,9 @@ class Measured:
 
 
 async def measure(
-    served: Service, seconds: float, peak_seconds: float, overload_seconds: float, share: float
+    served: Service, seconds: float, peak_seconds: float, overload_seconds: float, share: float, cores: set[int]
 ) -> Measured:
-    """Run all three phases."""
+    """Run all three phases, and watch the speed of `cores` meanwhile."""
     mix, steady, peaks, speeds = Mix(), Answers(), [], []
 
     async def highest() -> float:
@@ -174,7 +177,7 @@ async def measure(
 
     await peak(served.url, mix, peak_seconds)  # warm
     rounds = max(1, round(seconds / ROUND))
-    with Pace() as pace:
+    with Pace(cores) as pace:
         for number in range(rounds):
             await one_round(number, rounds, pace)
     overloading = asyncio.create_task(at_rate(served, mix, overload_seconds, OVERLOAD * await highest()))
@@ -223,15 +226,35 @@ def run(
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         made = gallery or toy_gallery(Path(scratch))
-        with service(made, Path(scratch)) as served:
+        cores = os.sched_getaffinity(0)
+        halves = _halves(cores)
+        with _on(halves[0]), service(made, Path(scratch)) as served, _on(halves[1]):
             what = _served(served.url)
-            measured = asyncio.run(measure(served, seconds, peak_seconds, overload_seconds, share))
+            measured = asyncio.run(measure(served, seconds, peak_seconds, overload_seconds, share, cores))
     measured.report = {"served": what, **measured.report}
     (folder / "load.json").write_text(json.dumps(measured.report, indent=2) + "\n", encoding="utf-8")
     draw(folder / "load.png", measured.report, measured.steady, measured.overload)
     for name, phase in (("steady", measured.steady), ("overload", measured.overload)):
         assert not set(phase.status) - {200, 201, 429}, f"{name}: {measured.report[name]}"
     return measured.report
+
+
+def _halves(cores: set[int]) -> tuple[set[int], set[int]]:
+    """Return the cores of the service and those of the clients: all for both if there is only one."""
+    ordered = sorted(cores)
+    half = len(ordered) // 2
+    return (set(ordered[:half]), set(ordered[half:])) if half else (cores, cores)
+
+
+@contextmanager
+def _on(cores: set[int]) -> Iterator[None]:
+    """Keep this thread, and the threads and processes that it starts, on some cores."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def _served(url: str) -> dict[str, Any]:

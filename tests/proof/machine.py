@@ -71,7 +71,8 @@ class Pace:
     and nothing in /proc shows it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, cores: Iterable[int]) -> None:
+        self._cores = sorted(cores)
         self._seen: list[tuple[float, float]] = []
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
@@ -95,9 +96,8 @@ class Pace:
         return float(np.nanmax([self.slowness(edge, edge + 1) for edge in edges]))
 
     def _look(self) -> None:
-        cores = sorted(os.sched_getaffinity(0))
         while not self._ended.wait(_PAUSE):
-            os.sched_setaffinity(0, {cores[len(self._seen) % len(cores)]})  # only of this thread
+            os.sched_setaffinity(0, {self._cores[len(self._seen) % len(self._cores)]})  # only of this thread
             self._seen.append((time.perf_counter(), _work()))
 
 

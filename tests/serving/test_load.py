@@ -67,12 +67,12 @@ def children_seconds() -> float:
 
 def test_how_slow_the_cores_are() -> None:
     """Means of what was seen between two moments, and of the slowest second of them."""
-    pace = Pace()
+    pace = Pace(os.sched_getaffinity(0))
     pace._seen = [(10.0, 1.0), (10.5, 3.0), (11.0, 6.0), (12.5, 4.0), (14.0, 100.0)]
     assert pace.slowness(10, 13) == 3.5
     assert pace.slowest(10, 13) == 6
     assert np.isnan(pace.slowness(13, 14))
-    with Pace() as seen:
+    with Pace(os.sched_getaffinity(0)) as seen:
         begun = time.perf_counter()
         time.sleep(0.5)
     assert 0 < seen.slowness(begun, begun + 1) <= seen.slowest(begun, begun + 1) < 1
