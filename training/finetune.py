@@ -28,8 +28,9 @@ from training.cached.feature_folder import (
     views_of_model,
 )
 from training.overrides import check_names, name_custom, override, setting_keys
-from training.recipe import FASTEST, Backbone, Batch, Data, Recipe, Schedule, same_recipe
+from training.recipe import FASTEST, Backbone, Batch, Data, Recipe, Schedule
 from training.recipes import RECIPES
+from training.repeats import is_repeat
 from zoo import paths
 from zoo.console import count
 from zoo.data.content import CLASS_IMAGES, digests_of_classes, telling_digests
@@ -498,14 +499,14 @@ def check_name(name: str, base: Path, replace: bool = False) -> None:
 
 
 def check_same(recipe: Recipe, split: dict[str, object], replace: bool = False) -> None:
-    """Check that a model of the recipe's name has the same recipe and split, or may be replaced.
+    """Check that a model of the recipe's name has the same recipe, base and split, or may be replaced.
 
     Raises:
         UsageError: If the name belongs to another model.
     """
     folder = paths.local_models() / recipe.name
     record = read_object(folder / RECIPE_FILE)
-    same = same_recipe(record.get("recipe"), recipe) and record.get("split") == split
+    same = is_repeat(record, recipe) and record.get("split") == split
     if folder.exists() and not replace and not same:
         raise _name_taken(recipe.name)
 

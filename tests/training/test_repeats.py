@@ -1,0 +1,106 @@
+"""A training is repeated with the recorded weights and images only: other ones under the same name are told apart."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import zoo
+from tests.raising import raises
+from tests.training.studies import toys
+from training.named import train_seeds
+from zoo.errors import TrainingError, UsageError
+from zoo.models.card import read_card
+
+RECIPE = "margin-conv4-glyphs"
+SETTINGS = [*toys.SETTINGS, "schedule.epochs=1", "data.validation=0"]
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    return toys.images(tmp_path / "pictures")
+
+
+def train(name: str, pictures: Path, *settings: str, **options: Any) -> None:
+    zoo.train(RECIPE, pictures, settings=[*SETTINGS, *settings], name=name, **options)
+
+
+def put_other_images(folder: Path) -> None:
+    """Replace the first image of each class by one of another size."""
+    for image in folder.glob("*/0.png"):
+        Image.fromarray(np.random.default_rng(1).integers(0, 255, (32, 32, 3), dtype=np.uint8)).save(image)
+
+
+def fingerprint_of(name: str, home: Path) -> str:
+    return read_card(home / "models" / name).fingerprint
+
+
+def test_a_model_is_not_reproduced_from_another_model_of_the_recorded_name(own_zoo: Path, pictures: Path) -> None:
+    """The fault: a recipe names the model that it starts from, and the name may mean another one today."""
+    train("start", pictures)
+    train("made", pictures, "backbone.pretrained=start")
+    assert zoo.reproduce("made", pictures).same_weights
+    train("start", pictures, seed=1, replace=True)
+    with raises(UsageError, "other-model"):
+        zoo.reproduce("made", pictures, name="again")
+    shutil.rmtree(own_zoo / "models" / "start")
+    with raises(UsageError, "other-model"):
+        zoo.reproduce("made", pictures, name="again")
+
+
+def test_a_model_is_not_reproduced_on_other_images(own_zoo: Path, pictures: Path) -> None:
+    train("made", pictures)
+    put_other_images(pictures / "test")
+    with raises(TrainingError, "other-images"):
+        zoo.reproduce("made", pictures)
+    put_other_images(pictures / "train")
+    with raises(UsageError, "other-images"):
+        zoo.reproduce("made", pictures, name="again")
+
+
+def test_a_seed_is_kept_only_if_its_weights_and_images_are_the_same(
+    own_zoo: Path, pictures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The fault: of several seeds, those of a recipe that were trained on other images counted as trained already."""
+    train("start", pictures)
+    settings = [*SETTINGS, "backbone.pretrained=start"]
+
+    def seeds() -> str:
+        capsys.readouterr()
+        train_seeds(RECIPE, 2, data=pictures, settings=settings, name="made", evaluate=False)
+        return capsys.readouterr().err
+
+    seeds()
+    assert seeds().count("is kept") == 2
+    put_other_images(pictures / "train")
+    with raises(UsageError, "already-exists"):
+        seeds()
+    shutil.rmtree(own_zoo / "models" / "made")
+    shutil.rmtree(own_zoo / "models" / "made-seed1")
+    seeds()
+    train("start", pictures, seed=1, replace=True)
+    with raises(UsageError, "already-exists"):
+        seeds()
+
+
+def test_an_interrupted_run_does_not_continue_from_another_start(
+    own_zoo: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train("start", pictures)
+    settings = ("backbone.pretrained=start", "schedule.epochs=2")
+    with monkeypatch.context() as broken, pytest.raises(KeyboardInterrupt):
+        broken.setattr("training.api.write_model_folder", _interrupt)
+        train("made", pictures, *settings)
+    train("start", pictures, seed=1, replace=True)
+    train("made", pictures, *settings)
+    train("afresh", pictures, *settings)
+    assert fingerprint_of("made", own_zoo) == fingerprint_of("afresh", own_zoo)
+
+
+def _interrupt(*args: object) -> None:
+    raise KeyboardInterrupt
