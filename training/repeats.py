@@ -16,8 +16,9 @@ from zoo.errors import UsageError, ZooError
 from zoo.models.card import TRAINING_DATA, Card, read_card
 from zoo.models.names import find_model
 
-BASE = "base"
-"""Entry of recipe.json: the identity of the model that a run started from."""
+BASE, STARTS = "base", "starts"
+"""Entries of recipe.json, the identity of the model that a run started from, and of plan.json, the fingerprints of the
+models that the recipes of a study start from, by their names."""
 
 
 def base_of(start: bool | str) -> Card | None:

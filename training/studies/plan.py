@@ -13,6 +13,7 @@ from typing import Any
 from training.definitions import outdated
 from training.overrides import differences
 from training.recipe import Recipe, without_remarks
+from training.repeats import STARTS, fingerprint_of_start
 from training.studies.own import check_own_arms, own_study
 from training.studies.papers import find_study
 from training.studies.results import Result, Results, has_results
@@ -46,7 +47,7 @@ from zoo.data.folder import check_splits
 from zoo.data.official import RECALL_DEPTHS
 from zoo.errors import DatasetError, TrainingError, UsageError, command
 from zoo.evaluation.statistics import check_margins, parse_margins
-from zoo.files import locked, write_json
+from zoo.files import locked, read_object, write_json
 from zoo.models.registry import exists
 from zoo.paths import expand
 
@@ -391,7 +392,8 @@ def write_plan(plan: Plan, folder: Path) -> Plan:
         The plan of everything that was ever requested in this folder, with its finished trials.
 
     Raises:
-        TrainingError: If the folder holds another study, one of other images, or one whose recipes have changed since.
+        TrainingError: If the folder holds another study, one of other images or weights, or one whose recipes have
+            changed since.
         UsageError: If the images are a folder that is not named.
         DatasetError: If the folder of images has no test classes.
     """
@@ -402,19 +404,21 @@ def write_plan(plan: Plan, folder: Path) -> Plan:
     images = _own_images(first.data.dataset, plan.data)
     folder.mkdir(parents=True, exist_ok=True)
     recipes = _recipe_records(plan)
+    starts = _starts(recipes)
     with locked(folder):
         if (folder / PLAN_FILE).exists():
             old = read_record(folder / PLAN_FILE)
             _check_same_study(plan, old, folder)
             _check_same_images(images, old, folder)
+            _check_same_starts(starts, old, folder)
             check_own_arms(old.get("arms", ()), (), folder, plan.study)
-            images = images or old.get("images", {})
+            images, starts = images or old.get("images", {}), {**old.get(STARTS, {}), **starts}
             plan = _extend(plan, old)
             check_recipes(recipes, old, folder)
             if all(plan.to_json().get(key, []) == old.get(key, []) for key in EXTENDABLE):
                 return plan
         runs = [path for *_, path in plan.run_folders()]
-        facts = {"images": images, "runs": runs, "recipes": recipes, **provenance()}
+        facts = {"images": images, STARTS: starts, "runs": runs, "recipes": recipes, **provenance()}
         write_json(folder / PLAN_FILE, {**plan.to_json(), **facts})
     return plan
 
@@ -508,9 +512,22 @@ def check_unchanged(plan: Plan, folder: Path) -> None:
     """Check, before a run, that a study's recipes are those that its plan.json records; runs of both would be mixed.
 
     Raises:
-        TrainingError: If a recipe has changed, or a definition that it names.
+        TrainingError: If a recipe has changed, a definition that it names, or the model that it starts from.
     """
-    check_recipes(_recipe_records(plan), read_record(folder / PLAN_FILE), folder)
+    recipes, record = _recipe_records(plan), read_record(folder / PLAN_FILE)
+    check_recipes(recipes, record, folder)
+    _check_same_starts(_starts(recipes), record, folder)
+
+
+def check_source(folder: Path, source: Path) -> None:
+    """Check that the study in `source`, whose results are adopted by that in `folder`, has the same images and weights.
+
+    Raises:
+        TrainingError: If both plans say which they are, and they differ.
+    """
+    own, other = read_object(folder / PLAN_FILE), read_object(source / PLAN_FILE)
+    _check_same_images(own.get("images", {}), other, source)
+    _check_same_starts(own.get(STARTS, {}), other, source)
 
 
 def check_recipes(recipes: Mapping[str, Any], record: Mapping[str, Any], folder: Path) -> None:
@@ -615,7 +632,7 @@ def _own_images(dataset: str, root: str | None) -> dict[str, dict[str, Any]]:
         return {}
 
 
-def _check_same_images(images: dict[str, dict[str, Any]], old: dict[str, Any], folder: Path) -> None:
+def _check_same_images(images: Mapping[str, Mapping[str, Any]], old: Mapping[str, Any], folder: Path) -> None:
     """Raise `TrainingError` if the study was begun with other images; older plans do not say with which."""
     for split, identity in old.get("images", {}).items():
         if split in images and images[split]["sha256"] != identity["sha256"]:
@@ -623,6 +640,28 @@ def _check_same_images(images: dict[str, dict[str, Any]], old: dict[str, Any], f
                 f"{folder} holds a study on other images: its {split} split is {DataIdentity(**identity)}, not "
                 f"{DataIdentity(**images[split])}. Name the data that it was begun with (--data), or begin again in "
                 "another folder (--out).",
+                code="other-study",
+            )
+
+
+def _starts(recipes: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Return the fingerprints of the models that arms start from, by their names; other weights have none.
+
+    Args:
+        recipes: As `_recipe_records` returns them.
+    """
+    names = {recipe["backbone"]["pretrained"] for members in recipes.values() for recipe in members.values()}
+    found = {name: fingerprint_of_start(name) for name in sorted(name for name in names if isinstance(name, str))}
+    return {name: fingerprint for name, fingerprint in found.items() if fingerprint is not None}
+
+
+def _check_same_starts(starts: Mapping[str, str], old: Mapping[str, Any], folder: Path) -> None:
+    """Raise `TrainingError` if a study's runs started from other models; older plans do not say from which."""
+    for name, fingerprint in old.get(STARTS, {}).items():
+        if starts.get(name, fingerprint) != fingerprint:
+            raise TrainingError(
+                f"{folder} holds runs that start from {name} with the fingerprint {fingerprint[:12]}; that model has "
+                f"{starts[name][:12]} today. Put it back under its name, or begin again in another folder (--out).",
                 code="other-study",
             )
 
