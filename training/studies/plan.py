@@ -404,13 +404,12 @@ def write_plan(plan: Plan, folder: Path) -> Plan:
     images = _own_images(first.data.dataset, plan.data)
     folder.mkdir(parents=True, exist_ok=True)
     recipes = _recipe_records(plan)
-    starts = _starts(recipes)
+    starts = starts_of(recipes)
     with locked(folder):
         if (folder / PLAN_FILE).exists():
             old = read_record(folder / PLAN_FILE)
             _check_same_study(plan, old, folder)
             _check_same_images(images, old, folder)
-            _check_same_starts(starts, old, folder)
             check_own_arms(old.get("arms", ()), (), folder, plan.study)
             images, starts = images or old.get("images", {}), {**old.get(STARTS, {}), **starts}
             plan = _extend(plan, old)
@@ -514,9 +513,7 @@ def check_unchanged(plan: Plan, folder: Path) -> None:
     Raises:
         TrainingError: If a recipe has changed, a definition that it names, or the model that it starts from.
     """
-    recipes, record = _recipe_records(plan), read_record(folder / PLAN_FILE)
-    check_recipes(recipes, record, folder)
-    _check_same_starts(_starts(recipes), record, folder)
+    check_recipes(_recipe_records(plan), read_record(folder / PLAN_FILE), folder)
 
 
 def check_source(folder: Path, source: Path) -> None:
@@ -531,7 +528,7 @@ def check_source(folder: Path, source: Path) -> None:
 
 
 def check_recipes(recipes: Mapping[str, Any], record: Mapping[str, Any], folder: Path) -> None:
-    """Check that recipes are those that plan.json or search.json records.
+    """Check that recipes and the models that they start from are those that plan.json or search.json records.
 
     Args:
         recipes: Arm or loss -> its recipes as JSON.
@@ -539,8 +536,9 @@ def check_recipes(recipes: Mapping[str, Any], record: Mapping[str, Any], folder:
         folder: The folder of the study or the search.
 
     Raises:
-        TrainingError: If a recipe has changed, or a definition that it names.
+        TrainingError: If a recipe has changed, a definition that it names, or the model that it starts from.
     """
+    _check_same_starts(starts_of(recipes), record, folder)
     for name, change in _recipe_changes(recipes, record).items():
         raise TrainingError(
             f"the recipe of {name} has changed since {folder} was begun with commit {record.get('commit')} ({change}). "
@@ -644,13 +642,14 @@ def _check_same_images(images: Mapping[str, Mapping[str, Any]], old: Mapping[str
             )
 
 
-def _starts(recipes: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Return the fingerprints of the models that arms start from, by their names; other weights have none.
+def starts_of(recipes: Mapping[str, Any]) -> dict[str, str]:
+    """Return the fingerprints of the models that recipes start from, by their names; other weights have none.
 
     Args:
-        recipes: As `_recipe_records` returns them.
+        recipes: Arm or loss -> its recipes as JSON, as for `check_recipes`.
     """
-    names = {recipe["backbone"]["pretrained"] for members in recipes.values() for recipe in members.values()}
+    members = [recipe for value in recipes.values() for recipe in ([value] if "objective" in value else value.values())]
+    names = {recipe["backbone"]["pretrained"] for recipe in members}
     found = {name: fingerprint_of_start(name) for name in sorted(name for name in names if isinstance(name, str))}
     return {name: fingerprint for name, fingerprint in found.items() if fingerprint is not None}
 
