@@ -113,7 +113,7 @@ def recorded_recipe(
             f"{card.name} was not trained by a recipe alone, so it cannot be trained again by one.{advice}",
             code="not-available",
         )
-    for name, change in outdated(recipe.get("definitions", {})).items():
+    for name, change in outdated(recipe).items():
         raise UsageError(
             f"{card.name} cannot be trained again: the {name} has changed since ({change}). For a new model by today's "
             f"definitions: {command('train', origin, '--as', new_name or f'{origin}-today')}",

@@ -64,6 +64,5 @@ def _checks(folder: Path, data: Path | None, quick: bool, device: str | None, pr
 def _changed_definitions(folder: Path) -> Iterator[Check]:
     """Yield what a model was made by that means something else today; its weights and scores are what they were."""
     recipe = read_object(folder / "recipe.json").get("recipe")
-    definitions = recipe.get("definitions", {}) if isinstance(recipe, dict) else {}
-    for name, change in outdated(definitions).items():
+    for name, change in outdated(recipe if isinstance(recipe, dict) else {}).items():
         yield Check("reproduction", None, f"is not possible: the {name} has changed since the model was made: {change}")

@@ -1,4 +1,4 @@
-"""A training is repeated with the recorded weights and images only: other ones under the same name are told apart."""
+"""A training is repeated with the recorded weights and images only: others of the same name are refused."""
 
 from __future__ import annotations
 

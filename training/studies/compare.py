@@ -409,7 +409,7 @@ def _is_same_recipe(a: Record, b: Record) -> bool:
 
 def _definitions_note(recipes: Iterable[Record]) -> str:
     """Return which definitions of recorded recipes have changed since, to add to how an epoch was selected."""
-    names = sorted({name for recipe in recipes for name in outdated(recipe.get("definitions", {}))})
+    names = sorted({name for recipe in recipes for name in outdated(recipe)})
     return f", by an older definition of the {' and the '.join(names)}" if names else ""
 
 

@@ -561,7 +561,7 @@ def _change(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
         return next(filter(None, texts), "" if old.keys() == new.keys() else "the number of members")
     if without_remarks(old) == without_remarks(new):
         return ""
-    definitions = [f"{name}: {change}" for name, change in outdated(old.get("definitions", {})).items()]
+    definitions = [f"{name}: {change}" for name, change in outdated(old).items()]
     return "; ".join(definitions) or ", ".join(key for key, _ in differences(new, old)) or "its name"
 
 

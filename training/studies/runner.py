@@ -411,7 +411,7 @@ def adopt_results(schedule: RunSchedule, runs: Iterable[Run], source: Path) -> i
 def _older_definitions(source: Path) -> list[str]:
     """Return the definitions of the results in the folder `source` that have another version today."""
     recipes = [recipe for result in Results(source).values() for recipe in result.get("resolved", ())]
-    return sorted({name for recipe in recipes for name in outdated(recipe["definitions"])})
+    return sorted({name for recipe in recipes for name in outdated(recipe)})
 
 
 def _finished_trials(plan: Plan, source: Path) -> dict[tuple[str, ...], Result]:
