@@ -49,6 +49,7 @@ from zoo.evaluation.selection import (
     validation_share,
 )
 from zoo.evaluation.split import LearntClasses, LearntOverlap, read_learnt_classes, read_whitened_classes
+from zoo.evaluation.statistics import ONE_SEED
 from zoo.files import atomic_folder, keep_newest, read_object, write_bytes, write_json
 from zoo.models.baselines import UNTRAINED
 from zoo.models.card import Card, Head, read_card
@@ -136,7 +137,8 @@ class Finetuned:
     def _repr_html_(self) -> str:
         """Return the comparison as a table, for notebooks."""
         images = f"{self.split.test.identity}, {count(len(self.split.test.classes), 'class')}"
-        return change_table(self.rows).html(f"{self.base.name}, and {self.outcome.name} fitted to images: {images}")
+        title = f"{self.base.name}, and {self.outcome.name} fitted to images: {images}; intervals {ONE_SEED}"
+        return change_table(self.rows).html(title)
 
     @property
     def folder(self) -> Path:
@@ -157,6 +159,7 @@ class Finetuned:
             "selection": self.selection.to_json(),
             "dim": {"before": self.dims[0], "after": self.dims[1]},
             "rows": [dataclasses.asdict(row) for row in self.rows],
+            "interval_note": ONE_SEED,
         }
 
 

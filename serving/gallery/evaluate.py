@@ -415,8 +415,8 @@ def _loss(before: Step, after: Step, names: Sequence[str]) -> dict[str, Any]:
 
 def _verdicts(before: Step, after: Step, names: Sequence[str]) -> dict[str, str]:
     """Return whether the second step is better or worse than the first, by metric; the metrics are one family."""
-    scores = [class_scores(step.measured.values, step.measured.classes, names) for step in (after, before)]
-    verdicts = judge([difference_over_classes(*scores, name) for name in names], [None] * len(names))
+    first, second = (class_scores(step.measured.values, step.measured.classes, names) for step in (after, before))
+    verdicts = judge([difference_over_classes(first, second, name) for name in names], [None] * len(names))
     return {name: verdict.word for name, verdict in zip(names, verdicts, strict=True)}
 
 
