@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from training.cached.feature_folder import read_features
 from training.recipe import Recipe, same_recipe
 from zoo.data import load_dataset
-from zoo.data.dataset import FOLDER, Dataset, without
+from zoo.data.dataset import FOLDER, DataIdentity, Dataset, without
 from zoo.errors import UsageError, ZooError
 from zoo.models.card import TRAINING_DATA, Card, read_card
 from zoo.models.names import find_model
@@ -49,7 +50,10 @@ def is_repeat(record: Mapping[str, Any], recipe: Recipe, root: str | Path | None
         return False
     if _recorded_start(record) != fingerprint_of_start(recipe.backbone.pretrained):
         return False
-    return root is None or recipe.data.dataset != FOLDER or _same_images(record, load_dataset(FOLDER, "train", root))
+    if recipe.data.features:
+        return _same_images(record, read_features(Path(recipe.data.features)).identity)
+    images = _own_images(recipe, root)
+    return images is None or _same_images(record, _readable(images, record).identity)
 
 
 def check_repeatable(record: Mapping[str, Any], recipe: Recipe, name: str, root: str | Path | None = None) -> None:
@@ -74,10 +78,8 @@ def check_repeatable(record: Mapping[str, Any], recipe: Recipe, name: str, root:
             "back under its name.",
             code="other-model",
         )
-    if root is None or recipe.data.dataset != FOLDER:
-        return
-    images = load_dataset(FOLDER, "train", root)
-    if not _same_images(record, images):
+    images = _own_images(recipe, root)
+    if images is not None and not _same_images(record, _readable(images, record).identity):
         expected = record[TRAINING_DATA]
         raise UsageError(
             f"{name} was trained on {expected['images']} images ({expected['sha256'][:8]}), and {root} has others: "
@@ -91,9 +93,17 @@ def _recorded_start(record: Mapping[str, Any]) -> str | None:
     return base.get("fingerprint") if isinstance(base, Mapping) else None
 
 
-def _same_images(record: Mapping[str, Any], images: Dataset) -> bool:
+def _own_images(recipe: Recipe, root: str | Path | None) -> Dataset | None:
+    """Return the training images of a user; None for a data set, whose name says which they are."""
+    return None if root is None or recipe.data.dataset != FOLDER else load_dataset(FOLDER, "train", root)
+
+
+def _readable(images: Dataset, record: Mapping[str, Any]) -> Dataset:
+    """Return images without those that the recorded run could not read."""
+    return without(images, set(record.get("skipped") or ()))
+
+
+def _same_images(record: Mapping[str, Any], images: DataIdentity) -> bool:
     """Return whether images are those of a record; a model that learned nothing has none."""
     known = record.get(TRAINING_DATA)
-    if not isinstance(known, Mapping):
-        return True
-    return without(images, set(record.get("skipped") or ())).identity.sha256 == known["sha256"]
+    return not isinstance(known, Mapping) or images.sha256 == known["sha256"]

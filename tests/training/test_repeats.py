@@ -14,6 +14,7 @@ import zoo
 from tests.raising import raises
 from tests.training.studies import toys
 from training.named import train_seeds
+from zoo.cli.main import main
 from zoo.errors import TrainingError, UsageError
 from zoo.models.card import read_card
 
@@ -86,6 +87,22 @@ def test_a_seed_is_kept_only_if_its_weights_and_images_are_the_same(
     train("start", pictures, seed=1, replace=True)
     with raises(UsageError, "already-exists"):
         seeds()
+
+
+def test_heads_on_features_of_other_images_are_not_kept(own_zoo: Path, pictures: Path, tmp_path: Path) -> None:
+    train("trunk", pictures)
+    settings = ["schedule.epochs=1", "schedule.steps=2", "batch.size=8", "batch.per_class=2", "data.validation=0"]
+
+    def heads(images: Path) -> None:
+        shutil.rmtree(tmp_path / "kept", ignore_errors=True)
+        assert main(["features", "trunk", str(images), "-o", str(tmp_path / "kept"), "--quiet"]) == 0
+        train_seeds(RECIPE, 2, features=tmp_path / "kept", settings=settings, name="heads", evaluate=False)
+
+    heads(pictures / "train")
+    heads(pictures / "train")
+    shutil.rmtree(pictures / "train" / "class0")
+    with raises(UsageError, "already-exists"):
+        heads(pictures / "train")
 
 
 def test_an_interrupted_run_does_not_continue_from_another_start(
