@@ -69,15 +69,8 @@ def check_repeatable(record: Mapping[str, Any], recipe: Recipe, name: str, root:
         UsageError: If the run would start from another model (code "other-model"), or see other images
             ("other-images").
     """
-    start, recorded = recipe.backbone.pretrained, _recorded_start(record)
-    found = fingerprint_of_start(start)
-    if recorded is not None and found != recorded:
-        present = "is missing" if found is None else f"has the fingerprint {found[:12]} today"
-        raise UsageError(
-            f"{name} was trained from {start} with the fingerprint {recorded[:12]}, which {present}. Put that model "
-            "back under its name.",
-            code="other-model",
-        )
+    if problem := changed_start(record):
+        raise UsageError(f"{name} {problem}. Put that model back under its name.", code="other-model")
     images = _own_images(recipe, root)
     if images is not None and not _same_images(record, _readable(images, record).identity):
         expected = record[TRAINING_DATA]
@@ -86,6 +79,22 @@ def check_repeatable(record: Mapping[str, Any], recipe: Recipe, name: str, root:
             f"{len(images)} ({images.identity.sha256[:8]}). Name the images that it was trained on.",
             code="other-images",
         )
+
+
+def changed_start(record: Mapping[str, Any]) -> str:
+    """Return why a model cannot be trained from where it started, after its name in a sentence; "" if it can.
+
+    Args:
+        record: The model's recipe.json.
+    """
+    recorded, recipe = _recorded_start(record), record.get("recipe")
+    backbone = recipe.get("backbone") if isinstance(recipe, Mapping) else None
+    start = backbone.get("pretrained") if isinstance(backbone, Mapping) else None
+    found = fingerprint_of_start(start) if isinstance(start, str) else None
+    if recorded is None or found == recorded:
+        return ""
+    present = "is missing" if found is None else f"has the fingerprint {found[:12]} today"
+    return f"was trained from {start} with the fingerprint {recorded[:12]}, which {present}"
 
 
 def _recorded_start(record: Mapping[str, Any]) -> str | None:

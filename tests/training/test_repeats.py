@@ -41,12 +41,21 @@ def fingerprint_of(name: str, home: Path) -> str:
     return read_card(home / "models" / name).fingerprint
 
 
+def reproducible(name: str) -> bool:
+    """Return whether `zoo verify` finds nothing that prevents a reproduction."""
+    checks = list(zoo.verify(name, quick=True))
+    assert not any(check.fails for check in checks)
+    return "reproduction" not in {check.name for check in checks}
+
+
 def test_a_model_is_not_reproduced_from_another_model_of_the_recorded_name(own_zoo: Path, pictures: Path) -> None:
     """The fault: a recipe names the model that it starts from, and the name may mean another one today."""
     train("start", pictures)
     train("made", pictures, "backbone.pretrained=start")
     assert zoo.reproduce("made", pictures).same_weights
+    assert reproducible("made")
     train("start", pictures, seed=1, replace=True)
+    assert not reproducible("made")
     with raises(UsageError, "other-model"):
         zoo.reproduce("made", pictures, name="again")
     shutil.rmtree(own_zoo / "models" / "start")
