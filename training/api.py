@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import platform
 import subprocess
@@ -31,7 +32,7 @@ from training.overrides import changed_settings
 from training.own_network import given_loss_weights
 from training.recipe import EnsembleRecipe, Objective, Recipe
 from training.recipes import RECIPES, standard_recipe
-from training.repeats import BASE, base_of, fingerprint_of_start, is_repeat
+from training.repeats import BASE, CODE, base_of, code_of, is_repeat, parts_of
 from training.samplers.base import BatchSampler
 from training.trainer import Observe, Trained, fit
 from training.trunk.parts import prompted_architecture
@@ -432,9 +433,10 @@ def train_network(
     data, sampler = setup.prepare(recipe)
     if check is not None:
         check(data)
-    # With other images or other weights it is another run, which must not continue from this one's checkpoint.
-    start = (fingerprint_of_start(recipe.backbone.pretrained) or "")[:8]
-    scratch = folder / "-".join(filter(None, (recipe.name, recipe.digest, start, data.digest)))
+    # With other images, weights or code it is another run, which must not continue from this one's checkpoint.
+    parts = parts_of(recipe.record)
+    others = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:8] if parts else ""
+    scratch = folder / "-".join(filter(None, (recipe.name, recipe.digest, others, data.digest)))
     with ExitStack() as stack:
         trackers = create_trackers(track, recipe, scratch) if setup.execution.processes.first else ()
         for tracker in trackers:
@@ -537,7 +539,8 @@ def _train_model(
         base, teacher = base_of(recipe.backbone.pretrained), _teacher_of(recipe.objective)
         parents = {kind: card.identity for kind, card in ((BASE, base), ("teacher", teacher)) if card is not None}
         origin_record = origin_facts(recipe, origin) if setup.dataset is None else NO_ORIGIN
-        record = {**origin_record, **run, **parents, **(facts or {})}
+        code = {CODE: named} if (named := code_of(recipe.record)) else {}
+        record = {**origin_record, **run, **parents, **code, **(facts or {})}
         golden = draw_images() if recipe.data.dataset in LICENCES else data.golden
         write_model_folder(folder, recipe, trained.network, trained.log, record, golden, base, teacher)
         trained.checkpoint.unlink(missing_ok=True)

@@ -114,6 +114,35 @@ def test_heads_on_features_of_other_images_are_not_kept(own_zoo: Path, pictures:
         heads(pictures / "train")
 
 
+LOSS = """
+from torch import nn
+
+class Pull(nn.Module):
+    def forward(self, embeddings, labels, indices_tuple=None):
+        same = labels[:, None] == labels
+        return FACTOR * (embeddings @ embeddings.T)[~same].exp().mean()
+"""
+
+
+def test_a_class_of_the_user_that_was_edited_is_another_one(
+    own_zoo: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fault: a recipe names the user's class, and its source may be another one today."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "pulls.py").write_text(LOSS.replace("FACTOR", "2"))
+    own = {"recipe": RECIPE, "loss": "pulls:Pull", "miner": "none"}
+    study: dict[str, Any] = {"settings": toys.SETTINGS, "data": pictures, "out": tmp_path / "study"}
+    train("made", pictures, loss="pulls:Pull", miner="none")
+    zoo.study({"margin": RECIPE, "mine": own}, seeds=1, **study)
+    zoo.study({"margin": RECIPE, "mine": own}, seeds=1, **study)
+    assert zoo.reproduce("made", pictures).same_weights
+    (tmp_path / "pulls.py").write_text(LOSS.replace("FACTOR", "0.5"))
+    with raises(TrainingError, "other-study"):
+        zoo.study({"margin": RECIPE, "mine": own}, seeds=2, **study)
+    with raises(UsageError, "other-definition"):
+        zoo.reproduce("made", pictures, name="again")
+
+
 def test_an_interrupted_run_does_not_continue_from_another_start(
     own_zoo: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from training.definitions import outdated
 from training.recipe import without_remarks
 from training.recipes import RECIPES, standard_recipe
-from training.repeats import BASE, STARTS
+from training.repeats import BASE, PARTS
 from training.studies.results import RESULTS_FILE, archived_lines, has_results
 from training.studies.statistics import metric_bounds
 from zoo.console import count
@@ -558,10 +558,10 @@ def _read_study_run(study: Path, name: str, result: Record, plan: Record) -> Tra
 
 def _with_start(settings: Record, plan: Record) -> Record:
     """Return a run's settings with the fingerprint of the model that it starts from, if the plan has it."""
-    starts, backbone = plan.get(STARTS), settings.get("backbone")
-    if not isinstance(starts, dict) or not isinstance(backbone, dict):
+    parts, backbone = plan.get(PARTS), settings.get("backbone")
+    if not isinstance(parts, dict) or not isinstance(backbone, dict):
         return settings
-    start = starts.get(str(backbone.get("pretrained")))
+    start = parts.get(str(backbone.get("pretrained")))
     return {**settings, BASE: start} if start else settings
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from training.definitions import outdated
 from training.overrides import differences
 from training.recipe import Recipe, without_remarks
-from training.repeats import STARTS, fingerprint_of_start
+from training.repeats import PARTS, parts_of
 from training.studies.own import check_own_arms, own_study
 from training.studies.papers import find_study
 from training.studies.results import Result, Results, has_results
@@ -404,20 +404,20 @@ def write_plan(plan: Plan, folder: Path) -> Plan:
     images = _own_images(first.data.dataset, plan.data)
     folder.mkdir(parents=True, exist_ok=True)
     recipes = _recipe_records(plan)
-    starts = starts_of(recipes)
+    parts = study_parts(recipes)
     with locked(folder):
         if (folder / PLAN_FILE).exists():
             old = read_record(folder / PLAN_FILE)
             _check_same_study(plan, old, folder)
             _check_same_images(images, old, folder)
             check_own_arms(old.get("arms", ()), (), folder, plan.study)
-            images, starts = images or old.get("images", {}), {**old.get(STARTS, {}), **starts}
+            images, parts = images or old.get("images", {}), {**old.get(PARTS, {}), **parts}
             plan = _extend(plan, old)
             check_recipes(recipes, old, folder)
             if all(plan.to_json().get(key, []) == old.get(key, []) for key in EXTENDABLE):
                 return plan
         runs = [path for *_, path in plan.run_folders()]
-        facts = {"images": images, STARTS: starts, "runs": runs, "recipes": recipes, **provenance()}
+        facts = {"images": images, PARTS: parts, "runs": runs, "recipes": recipes, **provenance()}
         write_json(folder / PLAN_FILE, {**plan.to_json(), **facts})
     return plan
 
@@ -511,24 +511,28 @@ def check_unchanged(plan: Plan, folder: Path) -> None:
     """Check, before a run, that a study's recipes are those that its plan.json records; runs of both would be mixed.
 
     Raises:
-        TrainingError: If a recipe has changed, a definition that it names, or the model that it starts from.
+        TrainingError: If a recipe has changed, a definition or code that it names, or the model that it starts from.
     """
     check_recipes(_recipe_records(plan), read_record(folder / PLAN_FILE), folder)
 
 
 def check_source(folder: Path, source: Path) -> None:
-    """Check that the study in `source`, whose results are adopted by that in `folder`, has the same images and weights.
+    """Check that a study whose results another one adopts has the same images, weights and code.
+
+    Args:
+        folder: The folder of the study that adopts them.
+        source: That of the other one.
 
     Raises:
         TrainingError: If both plans say which they are, and they differ.
     """
     own, other = read_object(folder / PLAN_FILE), read_object(source / PLAN_FILE)
     _check_same_images(own.get("images", {}), other, source)
-    _check_same_starts(own.get(STARTS, {}), other, source)
+    _check_same_parts(own.get(PARTS, {}), other, source)
 
 
 def check_recipes(recipes: Mapping[str, Any], record: Mapping[str, Any], folder: Path) -> None:
-    """Check that recipes and the models that they start from are those that plan.json or search.json records.
+    """Check that recipes, the models that they start from and the code are those that plan.json or search.json records.
 
     Args:
         recipes: Arm or loss -> its recipes as JSON.
@@ -536,9 +540,9 @@ def check_recipes(recipes: Mapping[str, Any], record: Mapping[str, Any], folder:
         folder: The folder of the study or the search.
 
     Raises:
-        TrainingError: If a recipe has changed, a definition that it names, or the model that it starts from.
+        TrainingError: If a recipe has changed, a definition or code that it names, or the model that it starts from.
     """
-    _check_same_starts(starts_of(recipes), record, folder)
+    _check_same_parts(study_parts(recipes), record, folder)
     for name, change in _recipe_changes(recipes, record).items():
         raise TrainingError(
             f"the recipe of {name} has changed since {folder} was begun with commit {record.get('commit')} ({change}). "
@@ -642,25 +646,29 @@ def _check_same_images(images: Mapping[str, Mapping[str, Any]], old: Mapping[str
             )
 
 
-def starts_of(recipes: Mapping[str, Any]) -> dict[str, str]:
-    """Return the fingerprints of the models that recipes start from, by their names; other weights have none.
+def study_parts(recipes: Mapping[str, Any]) -> dict[str, str]:
+    """Return the parts of several recipes (`training.repeats.parts_of`).
 
     Args:
         recipes: Arm or loss -> its recipes as JSON, as for `check_recipes`.
     """
     members = [recipe for value in recipes.values() for recipe in ([value] if "objective" in value else value.values())]
-    names = {recipe["backbone"]["pretrained"] for recipe in members}
-    found = {name: fingerprint_of_start(name) for name in sorted(name for name in names if isinstance(name, str))}
-    return {name: fingerprint for name, fingerprint in found.items() if fingerprint is not None}
+    return {name: digest for recipe in members for name, digest in parts_of(recipe).items()}
 
 
-def _check_same_starts(starts: Mapping[str, str], old: Mapping[str, Any], folder: Path) -> None:
-    """Raise `TrainingError` if a study's runs started from other models; older plans do not say from which."""
-    for name, fingerprint in old.get(STARTS, {}).items():
-        if starts.get(name, fingerprint) != fingerprint:
+def _check_same_parts(parts: Mapping[str, str], old: Mapping[str, Any], folder: Path) -> None:
+    """Raise `TrainingError` if a study's runs have other models to start from, or other code; older plans do not say.
+
+    Args:
+        parts: Those of today.
+        old: The content of plan.json.
+        folder: The folder of the study.
+    """
+    for name, digest in old.get(PARTS, {}).items():
+        if parts.get(name, digest) != digest:
             raise TrainingError(
-                f"{folder} holds runs that start from {name} with the fingerprint {fingerprint[:12]}; that model has "
-                f"{starts[name][:12]} today. Put it back under its name, or begin again in another folder (--out).",
+                f"{folder} holds runs with {name} as it was before ({digest[:12]}); today it is another "
+                f"({parts[name][:12]}). Put it back, or begin again in another folder (--out).",
                 code="other-study",
             )
 

@@ -429,7 +429,7 @@ def test_a_search_does_not_continue_from_another_model_of_the_name(tmp_path: Pat
     write_search(plan, tmp_path)
     assert write_search(plan, tmp_path) == plan
     kept = json.loads((tmp_path / "search.json").read_text())
-    kept["starts"]["margin-conv4-glyphs"] = "f" * 64
+    kept["parts"]["margin-conv4-glyphs"] = "f" * 64
     (tmp_path / "search.json").write_text(json.dumps(kept))
     with raises(TrainingError, "other-study"):
         write_search(plan, tmp_path)
