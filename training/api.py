@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import platform
 import subprocess
@@ -29,8 +30,9 @@ from training.forecast import PEAK, is_known
 from training.logging import check_trackers, create_trackers
 from training.overrides import changed_settings
 from training.own_network import given_loss_weights
-from training.recipe import EnsembleRecipe, Objective, Recipe, same_recipe
+from training.recipe import EnsembleRecipe, Objective, Recipe
 from training.recipes import RECIPES, standard_recipe
+from training.repeats import BASE, CODE, base_of, code_of, is_repeat, parts_of
 from training.samplers.base import BatchSampler
 from training.trainer import Observe, Trained, fit
 from training.trunk.parts import prompted_architecture
@@ -44,7 +46,7 @@ from zoo.errors import DatasetError, UsageError, ZooError
 from zoo.evaluation.evaluate import evaluate as measure
 from zoo.evaluation.memory import peak_bytes
 from zoo.evaluation.split import find_split
-from zoo.files import atomic_folder, sha256_of, write_bytes, write_json
+from zoo.files import atomic_folder, read_object, sha256_of, write_bytes, write_json
 from zoo.models.baselines import PRETRAINED, UNTRAINED
 from zoo.models.card import TRAINING_DATA, Card, joint_licence, read_card
 from zoo.models.folder import check_files
@@ -431,8 +433,10 @@ def train_network(
     data, sampler = setup.prepare(recipe)
     if check is not None:
         check(data)
-    # With other images it is another run, which must not continue from this one's checkpoint.
-    scratch = folder / f"{recipe.name}-{recipe.digest}-{data.digest}"
+    # With other images, weights or code it is another run, which must not continue from this one's checkpoint.
+    parts = parts_of(recipe.record)
+    others = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:8] if parts else ""
+    scratch = folder / "-".join(filter(None, (recipe.name, recipe.digest, others, data.digest)))
     with ExitStack() as stack:
         trackers = create_trackers(track, recipe, scratch) if setup.execution.processes.first else ()
         for tracker in trackers:
@@ -477,7 +481,7 @@ def _train_ensemble(
     ensemble: EnsembleRecipe, setup: TrainingSetup, restart: bool, track: tuple[str, ...], origin: str | None
 ) -> FinishedRun:
     """Train the members that the local zoo lacks, and join all of them."""
-    missing = [member for member in ensemble.members if restart or not _is_trained(member)]
+    missing = [member for member in ensemble.members if restart or not _is_trained(member, setup.root)]
     outcomes = [_train_model(member, setup, restart, track) for member in missing]
     folder = paths.local_models() / ensemble.name
     if setup.execution.processes.first:
@@ -496,13 +500,9 @@ def _train_ensemble(
     )
 
 
-def _is_trained(recipe: Recipe) -> bool:
-    """Return whether the local zoo has the model of exactly this recipe."""
-    try:
-        record = json.loads((paths.local_models() / recipe.name / "recipe.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return same_recipe(record.get("recipe"), recipe)
+def _is_trained(recipe: Recipe, root: str | Path | None) -> bool:
+    """Return whether the local zoo has the model of exactly this recipe, from the same weights and images."""
+    return is_repeat(read_object(paths.local_models() / recipe.name / "recipe.json"), recipe, root)
 
 
 def _train_model(
@@ -537,9 +537,10 @@ def _train_model(
             **class_images,
         }
         base, teacher = base_of(recipe.backbone.pretrained), _teacher_of(recipe.objective)
-        parents = {kind: card.identity for kind, card in (("base", base), ("teacher", teacher)) if card is not None}
+        parents = {kind: card.identity for kind, card in ((BASE, base), ("teacher", teacher)) if card is not None}
         origin_record = origin_facts(recipe, origin) if setup.dataset is None else NO_ORIGIN
-        record = {**origin_record, **run, **parents, **(facts or {})}
+        code = {CODE: named} if (named := code_of(recipe.record)) else {}
+        record = {**origin_record, **run, **parents, **code, **(facts or {})}
         golden = draw_images() if recipe.data.dataset in LICENCES else data.golden
         write_model_folder(folder, recipe, trained.network, trained.log, record, golden, base, teacher)
         trained.checkpoint.unlink(missing_ok=True)
@@ -579,16 +580,6 @@ def _class_images(data: Samples) -> dict[str, Any]:
 def _threads(processes: Processes) -> int:
     """Return this process's threads: its part of the cores; alone, OMP_NUM_THREADS (torchrun sets it to 1)."""
     return thread_count() if processes.count == 1 else max(1, core_count() // processes.count)
-
-
-def base_of(start: bool | str) -> Card | None:
-    """Return the card of the model that a run starts from; None if it starts from other weights or from none."""
-    if isinstance(start, bool):
-        return None
-    try:
-        return read_card(find_model(start))
-    except ZooError:
-        return None  # a folder or a file of weights alone
 
 
 def _teacher_of(objective: Objective) -> Card | None:

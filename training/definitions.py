@@ -3,7 +3,8 @@
 A definition is a loss, miner, sampler, method, auxiliary task or transfer by its name, or another function of ours that
 decides what a run learns. Its version is raised when the same values begin to mean something else. Recipes of two
 versions are different recipes: neither their models nor their runs are mixed. `tests/training/test_definitions.py`
-holds a value of each, and fails if it changes without its version.
+holds a value of each, and fails if it changes without its version. Optimisers, our backbones, what learns and what is
+frozen, the squares of images, held-out classes, cached views and the average of weights are definitions, too.
 """
 
 from __future__ import annotations
@@ -85,7 +86,8 @@ def recipe_record(recipe: Mapping[str, Any]) -> dict[str, Any]:
         key = f"{kind}_args"
         objective[key] = _explicit(kind, objective[kind], objective[key], used, heads)
     batch["args"] = _explicit("sampler", batch["sampler"], batch["args"], used)
-    versions = {name: version(name) for name in sorted(used)}
+    later = (name for name in unnamed_definitions(recipe) if version(name) > 1)
+    versions = {name: version(name) for name in sorted({*used, *later})}
     return {**recipe, "objective": objective, "batch": batch, "definitions": versions}
 
 
@@ -97,6 +99,35 @@ def _settings_definitions(recipe: Mapping[str, Any]) -> Iterator[str]:
         yield f"head start {recipe['head_start']}"
     if recipe["head_end"] != "trained":
         yield f"head end {recipe['head_end']}"
+
+
+def unnamed_definitions(recipe: Mapping[str, Any]) -> Iterator[str]:
+    """Yield definitions of which a record names the second version and later ones, so that older records stay the same.
+
+    Args:
+        recipe: The recipe as JSON. Settings that it lacks name nothing.
+    """
+    settings = {
+        "optimizer": _setting(recipe, "optimizer", "name"),
+        "backbone": _setting(recipe, "backbone", "architecture"),
+        "tuning": _setting(recipe, "backbone", "tune"),
+        "frozen norms": _setting(recipe, "backbone", "freeze_norm"),
+        "training images": _setting(recipe, "data", "fit"),
+    }
+    yield from (f"{kind} {name}" for kind, name in settings.items() if name)
+    if _setting(recipe, "data", "validation"):
+        yield from ("held-out classes", "epoch selection")
+    if _setting(recipe, "data", "views"):
+        yield "cached views"
+    if _setting(recipe, "backbone", "frozen_stages"):
+        yield "frozen stages"
+    if _setting(recipe, "schedule", "average"):
+        yield "weight average"
+
+
+def _setting(recipe: Mapping[str, Any], group: str, key: str) -> Any:
+    values = recipe.get(group)
+    return values.get(key) if isinstance(values, Mapping) else None
 
 
 def _explicit(
@@ -120,14 +151,14 @@ def _explicit(
     return explicit
 
 
-def outdated(recorded: Mapping[str, Any]) -> dict[str, str]:
-    """Return definitions of a record that have another version today, each with what changed since.
+def outdated(record: Mapping[str, Any]) -> dict[str, str]:
+    """Return definitions of a recorded recipe that have another version today, each with what changed since.
 
     Args:
-        recorded: Definition -> version, as `recipe_record` writes it.
+        record: The recipe, as `recipe_record` returns it.
     """
     texts = {}
-    for name, number in recorded.items():
+    for name, number in {**dict.fromkeys(unnamed_definitions(record), 1), **record.get("definitions", {})}.items():
         if number != version(name):
             since = CHANGES.get(name, ())[max(0, number - 1) :] if isinstance(number, int) else ()
             texts[name] = "; ".join(since) or f"version {number} is of a later release"

@@ -28,8 +28,9 @@ from training.cached.feature_folder import (
     views_of_model,
 )
 from training.overrides import check_names, name_custom, override, setting_keys
-from training.recipe import FASTEST, Backbone, Batch, Data, Recipe, Schedule, same_recipe
+from training.recipe import FASTEST, Backbone, Batch, Data, Recipe, Schedule
 from training.recipes import RECIPES
+from training.repeats import is_repeat
 from zoo import paths
 from zoo.console import count
 from zoo.data.content import CLASS_IMAGES, digests_of_classes, telling_digests
@@ -48,6 +49,7 @@ from zoo.evaluation.selection import (
     validation_share,
 )
 from zoo.evaluation.split import LearntClasses, LearntOverlap, read_learnt_classes, read_whitened_classes
+from zoo.evaluation.statistics import ONE_SEED
 from zoo.files import atomic_folder, keep_newest, read_object, write_bytes, write_json
 from zoo.models.baselines import UNTRAINED
 from zoo.models.card import Card, Head, read_card
@@ -135,7 +137,8 @@ class Finetuned:
     def _repr_html_(self) -> str:
         """Return the comparison as a table, for notebooks."""
         images = f"{self.split.test.identity}, {count(len(self.split.test.classes), 'class')}"
-        return change_table(self.rows).html(f"{self.base.name}, and {self.outcome.name} fitted to images: {images}")
+        title = f"{self.base.name}, and {self.outcome.name} fitted to images: {images}; intervals {ONE_SEED}"
+        return change_table(self.rows).html(title)
 
     @property
     def folder(self) -> Path:
@@ -156,6 +159,7 @@ class Finetuned:
             "selection": self.selection.to_json(),
             "dim": {"before": self.dims[0], "after": self.dims[1]},
             "rows": [dataclasses.asdict(row) for row in self.rows],
+            "interval_note": ONE_SEED,
         }
 
 
@@ -498,14 +502,14 @@ def check_name(name: str, base: Path, replace: bool = False) -> None:
 
 
 def check_same(recipe: Recipe, split: dict[str, object], replace: bool = False) -> None:
-    """Check that a model of the recipe's name has the same recipe and split, or may be replaced.
+    """Check that a model of the recipe's name has the same recipe, base and split, or may be replaced.
 
     Raises:
         UsageError: If the name belongs to another model.
     """
     folder = paths.local_models() / recipe.name
     record = read_object(folder / RECIPE_FILE)
-    same = same_recipe(record.get("recipe"), recipe) and record.get("split") == split
+    same = is_repeat(record, recipe) and record.get("split") == split
     if folder.exists() and not replace and not same:
         raise _name_taken(recipe.name)
 

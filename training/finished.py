@@ -14,6 +14,7 @@ from zoo.errors import command
 from zoo.evaluation.evaluate import METRICS
 from zoo.evaluation.selection import MetricChange, Selection, change_table, changes
 from zoo.evaluation.split import default_dataset
+from zoo.evaluation.statistics import ONE_SEED
 from zoo.models.card import Card, read_card
 from zoo.models.results import Evaluation, data_title, few_classes_note, origin_text
 
@@ -138,7 +139,8 @@ class Distilled:
 
     def _repr_html_(self) -> str:
         """Return the comparison with the teacher as a table, for notebooks."""
-        return change_table(self.rows).html(f"before: {self.teacher.name}, the teacher; after: {self.outcome.name}")
+        title = f"before: {self.teacher.name}, the teacher; after: {self.outcome.name}; intervals {ONE_SEED}"
+        return change_table(self.rows).html(title)
 
     @property
     def folder(self) -> Path:
@@ -159,4 +161,5 @@ class Distilled:
             "selection": self.selection.to_json(),
             "dim": {"before": self.teacher.dim, "after": self.dim},
             "rows": [dataclasses.asdict(row) for row in self.rows],
+            "interval_note": ONE_SEED,
         }

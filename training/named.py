@@ -20,8 +20,9 @@ from training.forecast import forecast
 from training.logging import check_trackers
 from training.overrides import fit_to_classes, resolve, with_custom_name
 from training.own_network import describe_network, preprocessing_note, preprocessing_settings
-from training.recipe import EnsembleRecipe, Recipe, same_recipe
+from training.recipe import EnsembleRecipe, Recipe
 from training.recipes.published_code import published_switch, resolve_as_published
+from training.repeats import is_repeat
 from zoo import data as datasets
 from zoo import paths
 from zoo.console import count, note
@@ -193,7 +194,7 @@ def train(
             note(line)
         if as_published and not (switch := published_switch(recipe, _changes(settings, dataset))).differences:
             note(switch.summary)
-        _check_names_free(resolved, replace)
+        _check_names_free(resolved, replace, data)
         from training.api import train as run
 
         return run(
@@ -212,7 +213,7 @@ def train(
 def train_seeds(recipe: str, seeds: int, **options: Any) -> list[str]:
     """Train a recipe with several seeds, as models NAME, NAME-seed1, ...; return their names.
 
-    Models of these names that were trained by exactly their recipe are kept.
+    Models of these names that were trained by exactly their recipe, on the same images, are kept.
 
     Args:
         recipe: The recipe's name.
@@ -235,11 +236,12 @@ def _train_seeds(recipe: str, seeds: int, options: Mapping[str, Any]) -> list[st
     start = 0 if isinstance(first, EnsembleRecipe) else first.seed
     start = start if options.get("seed") is None else options["seed"]
     names = [first.name, *(f"{first.name}-seed{number}" for number in range(1, seeds))]
+    images, _ = _own_images(options.get("data"), options.get("dataset"))
     for number, name in enumerate(names):
         arguments = {**options, "seed": start + number, "name": name}
         resolved = resolve_run(recipe, **{key: arguments[key] for key in RECIPE_ARGUMENTS if key in arguments})
-        recorded = read_object(paths.local_models() / name / "recipe.json").get("recipe")
-        if isinstance(resolved, Recipe) and same_recipe(recorded, resolved):
+        record = read_object(paths.local_models() / name / "recipe.json")
+        if isinstance(resolved, Recipe) and is_repeat(record, resolved, images):
             note(f"{name} is trained already, by this recipe and seed; it is kept")
         else:
             train(recipe, **arguments)
@@ -447,15 +449,15 @@ def _check_data(recipe: str, settings: Iterable[str], data: ImagePath) -> None:
         datasets.check_dataset_path(Path(data), FOLDER)
 
 
-def _check_names_free(recipe: Recipe | EnsembleRecipe, replace: bool) -> None:
+def _check_names_free(recipe: Recipe | EnsembleRecipe, replace: bool, data: ImagePath | None) -> None:
     """Refuse to replace a finished model, and say if the new one will hide a shipped model.
 
-    Members of an ensemble that the local zoo has by the same recipe are used.
+    Members of an ensemble that the local zoo has by the same recipe, of the same images, are used.
     """
     check_new_name(recipe.name, replace, resume=True)
     for member in recipe.members if isinstance(recipe, EnsembleRecipe) else ():
-        recorded = read_object(paths.local_models() / member.name / "recipe.json").get("recipe")
-        check_new_name(member.name, replace or same_recipe(recorded, member), resume=True)
+        record = read_object(paths.local_models() / member.name / "recipe.json")
+        check_new_name(member.name, replace or is_repeat(record, member, data), resume=True)
     if (paths.SHIPPED / recipe.name).exists():
         folder = paths.local_models() / recipe.name
         note(

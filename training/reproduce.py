@@ -12,6 +12,7 @@ from training.named import Images, RecipeSettings, setting_texts
 from training.overrides import check_names, recorded_classes
 from training.own_network import check_objects
 from training.recipe import GIVEN_WEIGHTS, Recipe
+from training.repeats import check_repeatable
 from zoo import paths
 from zoo.console import note
 from zoo.data.formats import table_of
@@ -112,7 +113,7 @@ def recorded_recipe(
             f"{card.name} was not trained by a recipe alone, so it cannot be trained again by one.{advice}",
             code="not-available",
         )
-    for name, change in outdated(recipe.get("definitions", {})).items():
+    for name, change in outdated(recipe).items():
         raise UsageError(
             f"{card.name} cannot be trained again: the {name} has changed since ({change}). For a new model by today's "
             f"definitions: {command('train', origin, '--as', new_name or f'{origin}-today')}",
@@ -188,27 +189,30 @@ def reproduce(
 
     Raises:
         UsageError: If the model follows no recipe (code "not-available"), a definition that its recipe names means
-            something else today ("other-definition"), there is no score ("no-results"), or the new name is taken
+            something else today ("other-definition"), the model that it started from is another one ("other-model"),
+            the images are others ("other-images"), there is no score ("no-results"), or the new name is taken
             ("already-exists").
         RecipeError: If the record is of another release (code "other-schema"), names something unknown, or names
             classes of a stranger ("unsafe-file").
-        TrainingError: If the new model could not be measured (code "no-results").
+        TrainingError: If the new model could not be measured (code "no-results"), or on other images than the record
+            ("other-images").
         ZooError: As `zoo.train`.
     """
     from training.api import train
     from training.overrides import override
 
-    folder = find_model(model)
-    recipe = recorded_recipe(folder, seed, name, trust_code)
-    origin = str(read_object(folder / "recipe.json")["origin"])
+    folder, data = find_model(model), table_of(data)
+    recipe, record = recorded_recipe(folder, seed, name, trust_code), read_object(folder / "recipe.json")
+    check_repeatable(record, recipe, read_card(folder).name, data)
     recorded = recorded_result(folder, recipe.data.dataset)
     if changes := setting_texts(settings):
         recipe = override(recipe, changes)
     if (paths.local_models() / recipe.name / "card.json").is_file():
         check_new_name(recipe.name)
-    outcome = train(recipe, table_of(data), device, restart, progress, origin=origin)
+    outcome = train(recipe, data, device, restart, progress, origin=str(record["origin"]))
     if outcome.evaluation is None:
         raise TrainingError(f"the new model was not measured: {outcome.not_evaluated}", code="no-results")
+    _check_same_test(recorded, outcome.evaluation)
     card = read_card(folder)
     return Reproduction(
         model=card.name,
@@ -226,6 +230,17 @@ def _precision(folder: Path) -> str | None:
     """Return the precision in which a model was trained; None if it is not recorded."""
     precision: str | None = read_object(folder / "recipe.json").get("precision")
     return precision
+
+
+def _check_same_test(recorded: Mapping[str, Any], new: Evaluation) -> None:
+    """Raise `TrainingError` (`other-images`) if the two models were measured on different images."""
+    before, now = recorded.get("data"), new.data
+    if before and now is not None and before["sha256"] != now.sha256:
+        raise TrainingError(
+            f"the recorded scores are of {before['images']} test images ({before['sha256'][:8]}), and the new ones of "
+            f"{now.images} others ({now.sha256[:8]}), so that they cannot be compared. Name the recorded images.",
+            code="other-images",
+        )
 
 
 def _compare(recorded: Mapping[str, Any], new: Evaluation) -> list[ReproducedMetric]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from training.definitions import outdated
+from training.repeats import changed_start
 from zoo.data import check_dataset_path
 from zoo.data.dataset import FOLDER
 from zoo.evaluation.remeasure import remeasure, remeasure_costs
@@ -62,8 +63,10 @@ def _checks(folder: Path, data: Path | None, quick: bool, device: str | None, pr
 
 
 def _changed_definitions(folder: Path) -> Iterator[Check]:
-    """Yield what a model was made by that means something else today; its weights and scores are what they were."""
-    recipe = read_object(folder / "recipe.json").get("recipe")
-    definitions = recipe.get("definitions", {}) if isinstance(recipe, dict) else {}
-    for name, change in outdated(definitions).items():
+    """Yield what a model was made by that is another today: definitions, and the model that it started from."""
+    record = read_object(folder / "recipe.json")
+    recipe = record.get("recipe")
+    for name, change in outdated(recipe if isinstance(recipe, dict) else {}).items():
         yield Check("reproduction", None, f"is not possible: the {name} has changed since the model was made: {change}")
+    if problem := changed_start(record):
+        yield Check("reproduction", None, f"is not possible: the model {problem}")

@@ -36,7 +36,7 @@ from zoo.evaluation import PerQuery, intervals_over_classes, per_query
 from zoo.evaluation.calibration import Bin, held_out_bins
 from zoo.evaluation.evaluate import search_arguments
 from zoo.evaluation.retrieval import measure_hits
-from zoo.evaluation.statistics import SHARE, SIGNED, Bounds
+from zoo.evaluation.statistics import SHARE, SIGNED, Bounds, class_scores, difference_over_classes, judge
 from zoo.models.load import load
 from zoo.models.names import find_model
 from zoo.models.onnx_runtime import GRAPH_FILES
@@ -263,7 +263,8 @@ def _in_order_of_items(dataset: Dataset, gallery: VectorGallery) -> Dataset | No
 def report(steps: Sequence[Step], joined: bool) -> list[dict[str, Any]]:
     """Return each step's metrics with intervals, and its loss since the previous and since the first step.
 
-    The interval of a loss is of paired differences on the same queries, over classes.
+    The interval of a loss is of paired differences on the same queries, over classes; so are the verdicts
+    (`zoo.evaluation.statistics.judge`).
 
     Args:
         steps: The steps in order.
@@ -408,7 +409,15 @@ def _loss(before: Step, after: Step, names: Sequence[str]) -> dict[str, Any]:
         "since": before.name,
         **{name: float(value.mean()) for name, value in values.items()},
         "intervals": _intervals(values, after.measured.classes, SIGNED),
+        "verdicts": _verdicts(before, after, [name for name in METRICS if name in names]),
     }
+
+
+def _verdicts(before: Step, after: Step, names: Sequence[str]) -> dict[str, str]:
+    """Return whether the second step is better or worse than the first, by metric; the metrics are one family."""
+    first, second = (class_scores(step.measured.values, step.measured.classes, names) for step in (after, before))
+    verdicts = judge([difference_over_classes(first, second, name) for name in names], [None] * len(names))
+    return {name: verdict.word for name, verdict in zip(names, verdicts, strict=True)}
 
 
 def _intervals(values: dict[str, np.ndarray], classes: np.ndarray, bounds: Bounds = SHARE) -> dict[str, list[float]]:

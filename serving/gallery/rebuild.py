@@ -45,6 +45,7 @@ from zoo.errors import (
     command,
 )
 from zoo.evaluation.split import LearntOverlap, learnt_classes
+from zoo.evaluation.statistics import BETTER, WORSE
 from zoo.files import write_bytes
 from zoo.models.load import Embedder, load
 from zoo.models.registry import cached_folder
@@ -283,14 +284,14 @@ class ModelComparison:
         """Return whether a score of the new model is shown to be worse, and none to be better, as `verdict` says."""
         if self.undecided() is not None:
             return False
-        losses = [self.rows[1]["loss"]["intervals"][name] for name in METRICS]
-        return any(low > 0 for low, _ in losses) and not any(high < 0 for _, high in losses)
+        words = self.rows[1]["loss"]["verdicts"].values()
+        return WORSE in words and BETTER not in words
 
     def verdict(self) -> str:
-        """Return where the new model is better or worse, by the 95 % intervals of the differences over classes."""
-        losses = self.rows[1]["loss"]["intervals"]
-        names = {"better": [m for m in METRICS if losses[m][1] < 0], "worse": [m for m in METRICS if losses[m][0] > 0]}
-        parts = [f"{word} in {' and '.join(METRIC_TITLES[m] for m in found)}" for word, found in names.items() if found]
+        """Return where the new model is better or worse, by tests of the paired differences over classes."""
+        words = self.rows[1]["loss"]["verdicts"]
+        names = {word: [METRIC_TITLES[name] for name in METRICS if words[name] == word] for word in (BETTER, WORSE)}
+        parts = [f"{word} in {' and '.join(found)}" for word, found in names.items() if found]
         return " and ".join(parts) or "not shown to be better or worse"
 
     def undecided(self) -> str | None:

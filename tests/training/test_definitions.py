@@ -9,7 +9,8 @@ definitions.json, and refuses a new value under the old version, and a new versi
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,20 +22,30 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from tests.raising import raises
+from tests.training.golden_settings import BACKBONES, SETTINGS
 from tests.training.methods.batches import FEATURES, method, trunk
 from training.augment import augment, draw_changes
 from training.build import fitted_heads
 from training.construction import construct, with_defaults
-from training.definitions import TABLES, outdated, version
+from training.definitions import CHANGES, TABLES, outdated, unnamed_definitions, version
 from training.functional import Triplets
 from training.losses import LOSSES
 from training.losses.base import accepted_tuples
+from training.losses.group import CRITERIA, SIMILARITIES
+from training.losses.proxies import STARTS
 from training.methods import TRANSFERS
 from training.methods.base import Minibatch
+from training.methods.sharing import ARMS
 from training.miners import create_miner
+from training.miners.inter_class import NEGATIVES, POSITIVES
+from training.miners.triplet_margin import TYPES
 from training.optim import learning_rate_factor
-from training.recipe import CROPS, HEAD_ENDS, HEAD_STARTS, SCHEDULES, Augmentation, Objective, Schedule
+from training.recipe import CROPS, HEAD_ENDS, HEAD_STARTS, SCHEDULES, Augmentation, Objective, Recipe, Schedule
+from training.recipes import standard_recipe
+from training.reproduce import recorded_recipe
 from training.samplers import SAMPLERS
+from zoo.errors import UsageError
 from zoo.models.card import Head
 from zoo.models.network import create_heads, start_heads
 
@@ -47,6 +58,16 @@ TRIPLETS = Triplets(_ANCHORS, _ANCHORS ^ 2, (_ANCHORS + PER_CLASS) % len(LABELS)
 Value = list[float]
 OTHERS = {"pairs": "first"}
 """Another value of an argument that is a choice of names."""
+CHOICES: dict[str, Sequence[Any]] = {
+    "criterion": CRITERIA,
+    "negative": NEGATIVES,
+    "positive": POSITIVES,
+    "similarity": SIMILARITIES,
+    "start": STARTS,
+    "type_of_triplets": TYPES,
+    "zero_diagonal": (False, True),
+}
+"""All values of further such arguments."""
 LIBRARY_SWITCHES = ("learn_beta", "mined_negatives", "normalize_embeddings", "smooth_loss", "swap")
 """Switches that `test_pml_parity.py` compares with pytorch-metric-learning."""
 
@@ -72,8 +93,14 @@ def variants(kind: str, name: str, **needed: Any) -> Iterator[dict[str, Any]]:
             yield {**needed, key: OTHERS.get(key, not value)}
 
 
+def choices(kind: str, name: str, **needed: Any) -> Iterator[dict[str, Any]]:
+    """Yield a definition's default arguments with each other value of its choices."""
+    for key, value in with_defaults(TABLES[kind], name, {}).items():
+        yield from ({**needed, key: other} for other in CHOICES.get(key, ()) if other != value)
+
+
 def loss_values(name: str) -> Iterator[float]:
-    for args in variants("loss", name):
+    for args in (*variants("loss", name), *choices("loss", name)):
         yield from _values_of_loss(name, args)
 
 
@@ -96,7 +123,8 @@ def _values_of_loss(name: str, args: dict[str, Any]) -> Iterator[float]:
 
 def miner_values(name: str) -> Iterator[float]:
     unit = normalize(rows(8), dim=1).float()
-    for args in variants("miner", name, **({"probability": 0.5} if name == "rho" else {})):
+    needed = {"probability": 0.5} if name == "rho" else {}
+    for args in (*variants("miner", name, **needed), *choices("miner", name, **needed)):
         torch.manual_seed(0)
         miner = create_miner(name, args)
         yield from checksum(*miner(unit, LABELS))
@@ -162,12 +190,16 @@ def method_values(objective: Objective, dims: dict[str, int], epoch: int = 1) ->
 
 
 def method_forms(name: str) -> Iterator[float]:
-    """Yield the values of a method; those of sharing also with triplets of groups."""
+    """Yield the values of a method; those of sharing also with triplets of groups and for each arm."""
     settings, dims = OBJECTIVES[name]
     yield from method_values(Objective(method=name, **settings), dims)
     if name == "sharing":
         grouped = {"triplets": "grouped", "groups": 3, "cluster_every": 1}
         yield from method_values(Objective(method=name, method_args=grouped, **settings), dims)
+        for arm, heads in ARMS.items():
+            yield from method_values(
+                Objective(method=name, method_args={"arm": arm}, **settings), dict.fromkeys(heads, 5)
+            )
 
 
 def task_values(name: str) -> Iterator[float]:
@@ -228,8 +260,9 @@ DEFINITIONS: dict[str, Callable[[], Iterator[float]]] = {
     **{f"head start {how}": lambda how=how: head_values("start", how) for how in HEAD_STARTS if how != "random"},
     **{f"head end {how}": lambda how=how: head_values("end", how) for how in HEAD_ENDS if how != "trained"},
     **{f"schedule {name}": lambda name=name: schedule_values(name) for name in SCHEDULES},
+    **SETTINGS,
 }
-"""Every definition by the name that recipes record."""
+"""Every definition by the name that recipes record, some from their second version on."""
 
 
 def entry(name: str) -> dict[str, Any]:
@@ -289,9 +322,34 @@ def test_a_value_and_its_version_change_together() -> None:
 
 
 def test_a_record_of_an_older_or_a_later_version_is_told_what_changed() -> None:
-    assert outdated({"method sharing": version("method sharing"), "loss margin": 1}) == {}
-    assert "by distance" in outdated({"method sharing": 1})["method sharing"]
-    assert outdated({"loss margin": 7}).keys() == {"loss margin"}
+    assert outdated({"definitions": {"method sharing": version("method sharing"), "loss margin": 1}}) == {}
+    assert "by distance" in outdated({"definitions": {"method sharing": 1}})["method sharing"]
+    assert outdated({"definitions": {"loss margin": 7}}).keys() == {"loss margin"}
+
+
+@pytest.mark.parametrize("name", ["margin-conv4-glyphs", "mic-lite0-cub2010", "diva-r50-cub", "group2-ibn-cub"])
+def test_every_definition_of_a_recipe_has_a_value(name: str) -> None:
+    recipe = standard_recipe(name)
+    for member in (recipe,) if isinstance(recipe, Recipe) else recipe.members:
+        names = {*member.record["definitions"], *unnamed_definitions(member.record)}
+        if member.backbone.architecture not in BACKBONES:
+            names.remove(f"backbone {member.backbone.architecture}")  # of timm
+        assert names <= DEFINITIONS.keys()
+
+
+def test_a_setting_with_another_meaning_makes_another_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record names such a definition from its second version on; without a name it has the first."""
+    before = standard_recipe("margin-conv4-glyphs")
+    assert isinstance(before, Recipe)
+    record = before.record
+    assert outdated(record) == {}
+    monkeypatch.setitem(CHANGES, "held-out classes", ("drawn by size",))
+    after = replace(before)
+    assert after.record["definitions"]["held-out classes"] == 2
+    assert (after.digest == before.digest, outdated(after.record)) == (False, {})
+    assert outdated(record) == {"held-out classes": "drawn by size"}
+    with raises(UsageError, "other-definition"):
+        recorded_recipe("margin-conv4-glyphs")
 
 
 if __name__ == "__main__":

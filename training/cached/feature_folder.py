@@ -19,6 +19,7 @@ import numpy as np
 from numpy.lib.format import open_memmap
 
 from training.recipe import Augmentation, Backbone, Data, EnsembleRecipe, Recipe
+from zoo.data.dataset import DataIdentity, identify
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import RecipeError, UsageError, command
 from zoo.files import atomic_folder, read_object
@@ -90,6 +91,12 @@ class Features:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def identity(self) -> DataIdentity:
+        """Return that of all images with features; their sizes are not known."""
+        classes = [self.classes[label] for label in self.labels.tolist()]
+        return identify(self.about.own_name or self.about.dataset, self.sources, classes)
 
     def check_model(self, card: Card) -> None:
         """Check that the card's model made these features.

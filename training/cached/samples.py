@@ -16,7 +16,7 @@ from training.cached.feature_folder import Features, read_features
 from training.cached.views import CachedViews, draw_views
 from training.data import TrainingData, held_out_classes
 from training.recipe import Recipe
-from zoo.data.dataset import DataIdentity, identify
+from zoo.data.dataset import DataIdentity
 from zoo.errors import RecipeError
 from zoo.models.card import Card, read_card
 from zoo.models.folder import check_files
@@ -67,10 +67,8 @@ class CachedData:
 
     @property
     def identity(self) -> DataIdentity:
-        """Return that of all images with features; their sizes are not known."""
-        features = self.features
-        name = features.about.own_name or features.about.dataset
-        return identify(name, features.sources, [features.classes[label] for label in features.labels.tolist()])
+        """Return that of all images with features."""
+        return self.features.identity
 
     @property
     def class_names(self) -> Sequence[str]:

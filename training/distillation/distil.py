@@ -11,7 +11,7 @@ import numpy as np
 import timm
 import torch
 
-from training.api import base_of, train
+from training.api import train
 from training.build import create_parts
 from training.data import TrainingData
 from training.distillation.fidelity import Fidelity, measure_fidelity
@@ -21,6 +21,7 @@ from training.finetune import check_same, classes_seen
 from training.finished import Distilled
 from training.overrides import check_names, setting_keys
 from training.recipe import Recipe
+from training.repeats import base_of
 from zoo.data.content import CLASS_IMAGES, digests_of_classes, telling_digests
 from zoo.data.dataset import FOLDER
 from zoo.evaluation import Evaluation

@@ -21,7 +21,7 @@ NEIGHBOURS = 10
 
 @dataclass(frozen=True)
 class Score:
-    """A mean with its 95 % interval, by resampling classes, or images where there are no classes."""
+    """A mean with its 95 % interval over classes, or over images where there are no classes."""
 
     value: float
     low: float

@@ -25,8 +25,8 @@ from training.recipes.common import (
     ObjectiveSettings,
     regularised,
 )
-from training.recipes.diva import DIVA_TASKS, TASKS, join
-from training.recipes.sharing import ARMS
+from training.recipes.diva import DIVA_TASKS, TASKS, UNBOUNDED, join
+from training.recipes.sharing import ARMS, TWICE
 from training.recipes.sharing import HEADS as ARM_HEADS
 from zoo.data.preprocessing import Preprocessing
 from zoo.models.card import Head
@@ -37,6 +37,11 @@ ROTH_2021 = "Roth et al. 2021, Simultaneous Similarity-based Self-Distillation f
 
 RHO = {"contrastive": 0.4, "margin06": 0.4, "margin": 0.35, "triplet-d": 0.4, "snr": 0.3}
 """Revisiting's probabilities on CUB."""
+
+WARMER = (
+    "The temperature of DaNCE and NCE is .05 (the paper has .01): without the positive in the sum, the gradient by its "
+    "cosine is always 1 / temperature, which would outweigh the other tasks."
+)
 
 LR = 3e-3
 """Learning rate of network, proxies and adversaries; the papers' 1e-5 is for pretrained weights."""
@@ -84,12 +89,11 @@ def mic(method: str, dataset: str) -> Recipe:
 def diva(tasks: tuple[str, ...], method: str, dataset: str) -> Recipe:
     """Return the recipe of `zoo train diva-conv4-glyphs`, or of other tasks or another data set."""
     args: dict[str, Any] = {"alpha": 0.1, "rho": 10.0, "adversary_lr": LR}
-    # By equations 5 and 6, whose sums leave out the positive, the gradient by a positive's cosine never vanishes: it is
-    # always 1 / temperature, which at the paper's 0.01 would outweigh all other tasks.
     auxiliary = {task: {"temperature": 0.05} for task in ("dance", "nce") if task in tasks}
     if auxiliary:
         args["auxiliary"] = auxiliary
-    return _method(method, dataset, "diva", args, tasks, (DIVA,))
+    recipe = _method(method, dataset, "diva", args, tasks, (DIVA,))
+    return replace(recipe, departures=(UNBOUNDED, WARMER) if auxiliary else ())
 
 
 def group(method: str, dataset: str) -> Recipe:
@@ -138,7 +142,8 @@ def sharing_ablation(method: str, dataset: str) -> Recipe:
     """Return the recipe of `zoo train shared-separate-conv4-glyphs` or of another arm of Sharing's ablation."""
     arm = ARMS[method.removeprefix("shared-")]
     heads = ARM_HEADS.get(arm, ("discriminative", "shared"))
-    return _method(method, dataset, "sharing", {"arm": arm}, heads, (SHARING,))
+    recipe = _method(method, dataset, "sharing", {"arm": arm}, heads, (SHARING,))
+    return replace(recipe, departures=TWICE if arm in ("discriminative", "shared") else ())
 
 
 def separate(method: str, dataset: str) -> EnsembleRecipe:

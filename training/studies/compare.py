@@ -17,6 +17,7 @@ from typing import Any
 from training.definitions import outdated
 from training.recipe import without_remarks
 from training.recipes import RECIPES, standard_recipe
+from training.repeats import BASE, PARTS
 from training.studies.results import RESULTS_FILE, archived_lines, has_results
 from training.studies.statistics import metric_bounds
 from zoo.console import count
@@ -400,15 +401,15 @@ def _least_changed(candidates: Sequence[TrainedModel], runs: Sequence[TrainedMod
 
 
 def _is_same_recipe(a: Record, b: Record) -> bool:
-    """Return whether two recorded recipes are the same, of the same images as far as both say which they are."""
-    images = {record[TRAINING_DATA] for record in (a, b) if TRAINING_DATA in record}
-    recipes = [{key: value for key, value in record.items() if key != TRAINING_DATA} for record in (a, b)]
-    return len(images) < 2 and recipes[0] == recipes[1]
+    """Return whether two recorded recipes are the same, of the same images and weights as far as both name them."""
+    known = [{record[key] for record in (a, b) if key in record} for key in (TRAINING_DATA, BASE)]
+    recipes = [{key: value for key, value in record.items() if key not in (TRAINING_DATA, BASE)} for record in (a, b)]
+    return max(map(len, known)) < 2 and recipes[0] == recipes[1]
 
 
 def _definitions_note(recipes: Iterable[Record]) -> str:
     """Return which definitions of recorded recipes have changed since, to add to how an epoch was selected."""
-    names = sorted({name for recipe in recipes for name in outdated(recipe.get("definitions", {}))})
+    names = sorted({name for recipe in recipes for name in outdated(recipe)})
     return f", by an older definition of the {' and the '.join(names)}" if names else ""
 
 
@@ -426,6 +427,8 @@ def _read_model(model: ModelInfo, folder: Path) -> TrainedModel:
         settings = _with_public_weights(settings, model.origin.recipe)
     if images := _training_images(folder, recipe, model.name):
         settings[TRAINING_DATA] = images
+    if isinstance(base := record.get(BASE), dict):
+        settings[BASE] = str(base.get("fingerprint"))
     seed = recipe["seed"] if type(recipe.get("seed")) is int else None
     note = _definitions_note([recipe])
     selection = _selection_of_model(record, recipe) + note
@@ -478,7 +481,7 @@ def _read_study_runs(study: Path) -> Iterator[TrainedModel]:
     plan = read_object(study / "plan.json")
     for name, result in sorted(_read_results(study), key=lambda pair: pair[0].split("/")):
         try:
-            run = _read_study_run(study, name, result, plan.get("study"))
+            run = _read_study_run(study, name, result, plan)
         except (KeyError, TypeError, IndexError):
             continue
         if run is not None:
@@ -527,14 +530,14 @@ def _read_reruns(folder: Path) -> Iterator[TrainedModel]:
         )
 
 
-def _read_study_run(study: Path, name: str, result: Record, study_name: str | None) -> TrainedModel | None:
-    """Return None where the trained recipe is not known. study_name: as in the study's plan."""
+def _read_study_run(study: Path, name: str, result: Record, plan: Record) -> TrainedModel | None:
+    """Return a run of a study with the plan `plan`; None where the trained recipe is not known."""
     if "resolved" not in result:
         return None
     measured = [{**evaluation, "runtime": "torch", "precision": "fp32"} for evaluation in result["evaluations"]]
     whole = [evaluation for evaluation in measured if evaluation["view"] == WHOLE_EMBEDDING]
     note = _definitions_note(result["resolved"])
-    members = [without_remarks(recipe, "name", "seed") for recipe in result["resolved"]]
+    members = [_with_start(without_remarks(recipe, "name", "seed"), plan) for recipe in result["resolved"]]
     if not any(setting.partition("=")[0] == "backbone.pretrained" for setting in result["settings"]):
         members = [_with_public_weights(member, str(result["recipe"])) for member in members]
     return TrainedModel(
@@ -547,10 +550,19 @@ def _read_study_run(study: Path, name: str, result: Record, study_name: str | No
         recipe=None if result["changed"] or note or members[0].get("as_published") else str(result["recipe"]),
         changes=len(result["settings"]) + (result["selection"] != "last"),
         curves=recalls_of(result["training"][0]["log"]),
-        study=study_name,
+        study=plan.get("study"),
         arm=result.get("arm"),
         parts=[evaluation for evaluation in measured if evaluation["view"] != WHOLE_EMBEDDING],
     )
+
+
+def _with_start(settings: Record, plan: Record) -> Record:
+    """Return a run's settings with the fingerprint of the model that it starts from, if the plan has it."""
+    parts, backbone = plan.get(PARTS), settings.get("backbone")
+    if not isinstance(parts, dict) or not isinstance(backbone, dict):
+        return settings
+    start = parts.get(str(backbone.get("pretrained")))
+    return {**settings, BASE: start} if start else settings
 
 
 def _selection_of_run(study: Path, result: Record) -> str:

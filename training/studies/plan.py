@@ -13,6 +13,7 @@ from typing import Any
 from training.definitions import outdated
 from training.overrides import differences
 from training.recipe import Recipe, without_remarks
+from training.repeats import PARTS, parts_of
 from training.studies.own import check_own_arms, own_study
 from training.studies.papers import find_study
 from training.studies.results import Result, Results, has_results
@@ -46,7 +47,7 @@ from zoo.data.folder import check_splits
 from zoo.data.official import RECALL_DEPTHS
 from zoo.errors import DatasetError, TrainingError, UsageError, command
 from zoo.evaluation.statistics import check_margins, parse_margins
-from zoo.files import locked, write_json
+from zoo.files import locked, read_object, write_json
 from zoo.models.registry import exists
 from zoo.paths import expand
 
@@ -391,7 +392,8 @@ def write_plan(plan: Plan, folder: Path) -> Plan:
         The plan of everything that was ever requested in this folder, with its finished trials.
 
     Raises:
-        TrainingError: If the folder holds another study, one of other images, or one whose recipes have changed since.
+        TrainingError: If the folder holds another study, one of other images or weights, or one whose recipes have
+            changed since.
         UsageError: If the images are a folder that is not named.
         DatasetError: If the folder of images has no test classes.
     """
@@ -402,19 +404,20 @@ def write_plan(plan: Plan, folder: Path) -> Plan:
     images = _own_images(first.data.dataset, plan.data)
     folder.mkdir(parents=True, exist_ok=True)
     recipes = _recipe_records(plan)
+    parts = study_parts(recipes)
     with locked(folder):
         if (folder / PLAN_FILE).exists():
             old = read_record(folder / PLAN_FILE)
             _check_same_study(plan, old, folder)
             _check_same_images(images, old, folder)
             check_own_arms(old.get("arms", ()), (), folder, plan.study)
-            images = images or old.get("images", {})
+            images, parts = images or old.get("images", {}), {**old.get(PARTS, {}), **parts}
             plan = _extend(plan, old)
             check_recipes(recipes, old, folder)
             if all(plan.to_json().get(key, []) == old.get(key, []) for key in EXTENDABLE):
                 return plan
         runs = [path for *_, path in plan.run_folders()]
-        facts = {"images": images, "runs": runs, "recipes": recipes, **provenance()}
+        facts = {"images": images, PARTS: parts, "runs": runs, "recipes": recipes, **provenance()}
         write_json(folder / PLAN_FILE, {**plan.to_json(), **facts})
     return plan
 
@@ -508,13 +511,28 @@ def check_unchanged(plan: Plan, folder: Path) -> None:
     """Check, before a run, that a study's recipes are those that its plan.json records; runs of both would be mixed.
 
     Raises:
-        TrainingError: If a recipe has changed, or a definition that it names.
+        TrainingError: If a recipe has changed, a definition or code that it names, or the model that it starts from.
     """
     check_recipes(_recipe_records(plan), read_record(folder / PLAN_FILE), folder)
 
 
+def check_source(folder: Path, source: Path) -> None:
+    """Check that a study whose results another one adopts has the same images, weights and code.
+
+    Args:
+        folder: The folder of the study that adopts them.
+        source: That of the other one.
+
+    Raises:
+        TrainingError: If both plans say which they are, and they differ.
+    """
+    own, other = read_object(folder / PLAN_FILE), read_object(source / PLAN_FILE)
+    _check_same_images(own.get("images", {}), other, source)
+    _check_same_parts(own.get(PARTS, {}), other, source)
+
+
 def check_recipes(recipes: Mapping[str, Any], record: Mapping[str, Any], folder: Path) -> None:
-    """Check that recipes are those that plan.json or search.json records.
+    """Check that recipes, the models that they start from and the code are those that plan.json or search.json records.
 
     Args:
         recipes: Arm or loss -> its recipes as JSON.
@@ -522,8 +540,9 @@ def check_recipes(recipes: Mapping[str, Any], record: Mapping[str, Any], folder:
         folder: The folder of the study or the search.
 
     Raises:
-        TrainingError: If a recipe has changed, or a definition that it names.
+        TrainingError: If a recipe has changed, a definition or code that it names, or the model that it starts from.
     """
+    _check_same_parts(study_parts(recipes), record, folder)
     for name, change in _recipe_changes(recipes, record).items():
         raise TrainingError(
             f"the recipe of {name} has changed since {folder} was begun with commit {record.get('commit')} ({change}). "
@@ -546,7 +565,7 @@ def _change(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
         return next(filter(None, texts), "" if old.keys() == new.keys() else "the number of members")
     if without_remarks(old) == without_remarks(new):
         return ""
-    definitions = [f"{name}: {change}" for name, change in outdated(old.get("definitions", {})).items()]
+    definitions = [f"{name}: {change}" for name, change in outdated(old).items()]
     return "; ".join(definitions) or ", ".join(key for key, _ in differences(new, old)) or "its name"
 
 
@@ -615,7 +634,7 @@ def _own_images(dataset: str, root: str | None) -> dict[str, dict[str, Any]]:
         return {}
 
 
-def _check_same_images(images: dict[str, dict[str, Any]], old: dict[str, Any], folder: Path) -> None:
+def _check_same_images(images: Mapping[str, Mapping[str, Any]], old: Mapping[str, Any], folder: Path) -> None:
     """Raise `TrainingError` if the study was begun with other images; older plans do not say with which."""
     for split, identity in old.get("images", {}).items():
         if split in images and images[split]["sha256"] != identity["sha256"]:
@@ -623,6 +642,33 @@ def _check_same_images(images: dict[str, dict[str, Any]], old: dict[str, Any], f
                 f"{folder} holds a study on other images: its {split} split is {DataIdentity(**identity)}, not "
                 f"{DataIdentity(**images[split])}. Name the data that it was begun with (--data), or begin again in "
                 "another folder (--out).",
+                code="other-study",
+            )
+
+
+def study_parts(recipes: Mapping[str, Any]) -> dict[str, str]:
+    """Return the parts of several recipes (`training.repeats.parts_of`).
+
+    Args:
+        recipes: Arm or loss -> its recipes as JSON, as for `check_recipes`.
+    """
+    members = [recipe for value in recipes.values() for recipe in ([value] if "objective" in value else value.values())]
+    return {name: digest for recipe in members for name, digest in parts_of(recipe).items()}
+
+
+def _check_same_parts(parts: Mapping[str, str], old: Mapping[str, Any], folder: Path) -> None:
+    """Raise `TrainingError` if a study's runs have other models to start from, or other code; older plans do not say.
+
+    Args:
+        parts: Those of today.
+        old: The content of plan.json.
+        folder: The folder of the study.
+    """
+    for name, digest in old.get(PARTS, {}).items():
+        if parts.get(name, digest) != digest:
+            raise TrainingError(
+                f"{folder} holds runs with {name} as it was before ({digest[:12]}); today it is another "
+                f"({parts[name][:12]}). Put it back, or begin again in another folder (--out).",
                 code="other-study",
             )
 

@@ -24,7 +24,16 @@ from training.execution import Execution
 from training.overrides import fit_to_classes, override
 from training.recipe import Recipe
 from training.studies.measure import Splits, curve_scores, embed_splits, measure_views
-from training.studies.plan import FAILURE_FILE, Plan, Run, RunSchedule, check_images, images_of, read_record
+from training.studies.plan import (
+    FAILURE_FILE,
+    Plan,
+    Run,
+    RunSchedule,
+    check_images,
+    check_source,
+    images_of,
+    read_record,
+)
 from training.studies.results import Result, Results, has_measure, lacks_head, value_of
 from training.studies.study import Arm, Study, changed_settings, recipe_name
 from training.studies.trials import (
@@ -211,8 +220,11 @@ def run_trials(
 
     Raises:
         UsageError: If an arm is unknown.
+        TrainingError: If an adopted trial comes from other images or weights than those of this study.
     """
     folder, results = schedule.folder, Results(schedule.folder, TRIALS_FILE)
+    for source in sources:
+        check_source(folder, source)
     adoptable = [_finished_trials(schedule.plan, source) for source in sources]
     plan = replace(schedule.plan, trials=merge_trials(schedule.plan.trials, read_trials(results.values())))
     for arm in dict.fromkeys(run.arm for run in schedule.select(only)):
@@ -265,7 +277,7 @@ def run_schedule(
 
     Raises:
         UsageError: If an arm is unknown or one of `sources` has no finished runs.
-        TrainingError: If an adopted run comes from other images than those of this study.
+        TrainingError: If an adopted run comes from other images or weights than those of this study.
     """
     selected, plan = schedule.select(only), schedule.plan
     runs = [run for run in selected if not plan.lacks_values(run.arm)]
@@ -379,8 +391,9 @@ def adopt_results(schedule: RunSchedule, runs: Iterable[Run], source: Path) -> i
 
     Raises:
         UsageError: `source` has no finished run.
-        TrainingError: If a result comes from other images than the finished runs of this study.
+        TrainingError: If a result comes from other images or weights than those of this study.
     """
+    check_source(schedule.folder, source)
     source_results = {tuple(result["recipes"]): (name, result) for name, result in _finished_results(source).items()}
     adopted = 0
     for run in runs:
@@ -398,7 +411,7 @@ def adopt_results(schedule: RunSchedule, runs: Iterable[Run], source: Path) -> i
 def _older_definitions(source: Path) -> list[str]:
     """Return the definitions of the results in the folder `source` that have another version today."""
     recipes = [recipe for result in Results(source).values() for recipe in result.get("resolved", ())]
-    return sorted({name for recipe in recipes for name in outdated(recipe["definitions"])})
+    return sorted({name for recipe in recipes for name in outdated(recipe)})
 
 
 def _finished_trials(plan: Plan, source: Path) -> dict[tuple[str, ...], Result]:

@@ -19,6 +19,7 @@ import numpy as np
 from training.api import provenance
 from training.overrides import named_classes, resolve
 from training.recipe import Recipe
+from training.repeats import PARTS
 from training.studies.cross_validation import (
     CrossValidation,
     cross_validate,
@@ -27,7 +28,7 @@ from training.studies.cross_validation import (
     result_name,
     search_results,
 )
-from training.studies.plan import check_images, check_recipes, read_record
+from training.studies.plan import check_images, check_recipes, read_record, study_parts
 from training.studies.results import Results
 from training.studies.runner import StudyContext, check_batches, claim_folder
 from training.studies.search_spaces import Parameter, Space, find_space
@@ -150,7 +151,8 @@ def write_search(plan: SearchPlan, folder: Path) -> SearchPlan:
     check_images(plan.first.data.dataset, plan.data)
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
-        facts = {**provenance(), "recipes": _recipe_records(plan)}
+        recipes = _recipe_records(plan)
+        facts = {**provenance(), "recipes": recipes, PARTS: study_parts(recipes)}
         if (folder / SEARCH_FILE).exists():
             facts = read_record(folder / SEARCH_FILE)
             old = _search_of(facts, folder, plan.settings)

@@ -276,7 +276,7 @@ def models(
         if form == "text" and any(row.ours.over == CLASSES or (row.difference and row.difference.note) for row in rows):
             print(f"Intervals over classes: {ONE_SEED}.")
         if against and form == "text":
-            print(VERDICT_RULE)
+            print(f"{VERDICT_RULE} A family is all models by one metric on the same images.")
     else:
         note("no such measurement exists yet; measure a model with: zoo evaluate MODEL --save")
     for name in names or [] if rows else []:

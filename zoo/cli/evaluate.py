@@ -460,7 +460,8 @@ def _print_comparison(
             _print_subject(result, name)
         print_table(compared.table(names))
         notes = (difference.note for difference in compared.differences.values())
-        show(*dict.fromkeys(f"Intervals are {note}." for note in notes if note), VERDICT_RULE)
+        family = f"{VERDICT_RULE} The family is the metrics of this table."
+        show(*dict.fromkeys(f"Intervals are {note}." for note in notes if note), family)
     if out:
         with write_errors(out):
             write_json(out, facts)

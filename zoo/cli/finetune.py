@@ -126,6 +126,7 @@ def finetune(
 
 def _print_finetuned(fitted: Finetuned, base: str, source: str) -> None:
     from zoo.evaluation.selection import change_table
+    from zoo.evaluation.statistics import ONE_SEED
 
     for text in fitted.pictures.notes():
         note(text)
@@ -141,6 +142,7 @@ def _print_finetuned(fitted: Finetuned, base: str, source: str) -> None:
     )
     _print_origin(fitted.outcome, "before", fitted.base)
     print_table(change_table(fitted.rows))
+    show(f"Intervals are {ONE_SEED}.")
     for line in _losses(fitted.rows):
         show(line)
     if selection.kept != "base" and any(row.difference < 0 for row in fitted.rows):
@@ -194,10 +196,8 @@ def _choice(selection: Selection, name: str, classes: int) -> str:
 def _losses(rows: Iterable[MetricChange]) -> Iterator[str]:
     """Yield a sentence for each metric that fell."""
     for row in rows:
-        low, high = row.difference_interval
         if row.difference < 0:
-            sure = "a loss" if high < 0 else "lower, within the interval's doubt"
-            yield f"{row.metric} is {sure}: {row.difference:+.4f} ({interval_text((low, high), '+')})"
+            yield f"{row.metric} is lower: {row.difference:+.4f} ({interval_text(row.difference_interval, '+')})"
 
 
 def novelty(seen_classes: tuple[str, ...], unread: Path | None = None) -> str:
@@ -318,6 +318,8 @@ def distill(
 
 
 def _print_distilled(distilled: Distilled, images: str | None) -> None:
+    from zoo.evaluation.statistics import ONE_SEED
+
     pictures, fidelity = distilled.pictures, distilled.fidelity
     for source, reason in pictures.unreadable.items():
         note(f"left out, cannot be read: {source}: {reason}")
@@ -346,6 +348,8 @@ def _print_distilled(distilled: Distilled, images: str | None) -> None:
             f"{row.metric} of the student less the teacher's: {row.difference:+.4f} "
             f"({interval_text(row.difference_interval, '+')}, paired)"
         )
+    if distilled.rows:
+        print(f"Intervals are {ONE_SEED}.")
     _print_dims(distilled.teacher.dim, distilled.dim)
     fidelity_rows = [
         [f"share of the teacher's {fidelity.k} nearest images that it finds too", _score(fidelity.neighbours)]

@@ -327,8 +327,8 @@ def rebuild(
         bool,
         Option(
             "--swap",
-            help="give the gallery the new model, unless the labelled items show it to be worse: an R@1 or MAP@R whose "
-            "95 % interval of the difference is below 0, and none above",
+            help="give the gallery the new model, unless the labelled items show it to be worse in R@1 or MAP@R, and "
+            "better in neither (Holm's p below .05)",
         ),
     ] = False,
     force: Annotated[bool, Option("--force", help="with --swap: give it the new model even if it is worse")] = False,
@@ -465,7 +465,8 @@ def _print_comparison(compared: ModelComparison) -> None:
     few = few_classes_note(compared.rows[1]["classes"])
     show(
         f"{count(compared.rows[1]['queries'], 'item')} of {count(compared.rows[1]['classes'], 'label')} search; 95 % "
-        f"intervals of paired differences, over labels; models {models}; {compared.date}{few and f'; {few}'}"
+        f"intervals of paired differences, over labels alone: other seeds of the models are not in them; models "
+        f"{models}; {compared.date}{few and f'; {few}'}"
     )
     if compared.index.recall is not None:
         show(f"index of the new model: {compared.index.kind}, finds {compared.index.recall:.4f} of the nearest")

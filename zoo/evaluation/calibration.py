@@ -19,6 +19,7 @@ from typing import Any, Self
 import numpy as np
 
 from zoo.errors import EvaluationError
+from zoo.evaluation.statistics import interval_of_share
 
 DEPTH, NEAR = 50, 20
 """Number of results per search that a calibration is fitted to. Those after the first `NEAR` are the background."""
@@ -43,9 +44,6 @@ BINS = 10
 
 _GROUPS, _LEAST = 40, 25
 """Most groups of a fit, and least pairs of a group (fewer only in a fit of few pairs)."""
-
-_Z = 1.96
-"""Quantile of the normal distribution for 95 % intervals."""
 
 
 @dataclass(frozen=True)
@@ -262,7 +260,7 @@ def reliability_bins(
     for rows in (index == number for number in np.unique(index)):
         total = weights[rows].sum()
         mean, share = weights[rows] @ probabilities[rows] / total, weights[rows] @ same[rows] / total
-        interval = _share_interval(float(share), same[rows], classes[rows], weights[rows])
+        interval = interval_of_share(float(share), same[rows], classes[rows], weights[rows])
         found.append(Bin(float(mean), float(share), int(rows.sum()), *interval, float(total)))
     return found
 
@@ -357,21 +355,3 @@ def _unlabelled_factors(contrasts: np.ndarray, outcomes: np.ndarray, weights: np
         if multiples[kind] < 0:
             multiples[kind], multiples[1 - kind] = 0, float(unknown @ only) / max(float(only @ only), 1e-12)
     return 1 + float(multiples[0]), 1 + float(multiples[1])
-
-
-def _share_interval(share: float, same: np.ndarray, classes: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
-    """Return the 95 % interval of a share over classes (low, high).
-
-    Wilson's interval (1927), with as many independent pairs as give the variance between classes.
-    """
-    codes = np.unique(classes, return_inverse=True)[1]
-    clusters = int(codes.max()) + 1
-    if clusters < 2:
-        return 0.0, 1.0
-    sums = np.bincount(codes, weights * (same - share))
-    variance = float(sums @ sums) / float(weights.sum()) ** 2 * clusters / (clusters - 1)
-    n = share * (1 - share) / variance if variance > 0 else float(clusters)
-    n = min(n, float(weights.sum() ** 2 / (weights @ weights)))
-    middle = (share + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
-    half = _Z * float(np.sqrt(share * (1 - share) / n + _Z**2 / (4 * n**2))) / (1 + _Z**2 / n)
-    return max(0.0, middle - half), min(1.0, middle + half)

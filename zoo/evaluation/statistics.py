@@ -237,6 +237,34 @@ def intervals_over_classes(
     return {name: found.interval for name, found in estimates.items() if found.interval is not None}
 
 
+def interval_of_share(share: float, same: np.ndarray, classes: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
+    """Return the 95 % interval (low, high) of a share of weighted pairs, for further classes.
+
+    Wilson's interval (1927), which suits shares near 0 and 1, with as many independent pairs as give the variance
+    between classes, and Student's t over classes in place of the normal distribution.
+
+    Args:
+        share: The weighted share of pairs that are `same`.
+        same: bool [n].
+        classes: Integers [n], the class of each pair.
+        weights: float [n].
+    """
+    from scipy.special import stdtrit
+
+    codes = np.unique(classes, return_inverse=True)[1]
+    clusters = int(codes.max()) + 1
+    if clusters < 2:
+        return SHARE
+    sums = np.bincount(codes, weights * (same - share))
+    variance = float(sums @ sums) / float(weights.sum()) ** 2 * clusters / (clusters - 1)
+    n = share * (1 - share) / variance if variance > 0 else float(clusters)
+    n = min(n, float(weights.sum() ** 2 / (weights @ weights)))
+    squared = float(stdtrit(clusters - 1, 1 - ALPHA / 2)) ** 2 / n
+    middle = (share + squared / 2) / (1 + squared)
+    half = math.sqrt(squared * share * (1 - share) + squared**2 / 4) / (1 + squared)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
 def judge(differences: Sequence[Estimate | None], margins: Sequence[float | None]) -> list[Verdict]:
     """Return the verdict on each paired difference of one family.
 

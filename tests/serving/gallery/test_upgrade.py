@@ -196,6 +196,15 @@ def test_what_not_worse_means() -> None:
     assert compared([0.0] * 40, [0] * 40).undecided() is not None
 
 
+def test_the_verdict_is_adjusted_for_two_metrics() -> None:
+    """The fault: the intervals of both metrics decided, each for itself, so that chance decided one time in ten."""
+    both = compared([0.034 + 0.1, 0.034 - 0.1] * 20, list(range(40)))
+    assert both.rows[1]["loss"]["intervals"]["recall_at_1"][0] > 0
+    assert both.rows[1]["loss"]["verdicts"] == {"recall_at_1": "undecided", "map_at_r": "undecided"}
+    assert not both.is_worse()
+    assert compared([0.05 + 0.1, 0.05 - 0.1] * 20, list(range(40))).is_worse()
+
+
 def write_blind_model(folder: Path, rows: int) -> Path:
     """A model that sees one corner of the picture: the first `rows` of the 192 means that the toy sees."""
     import onnx

@@ -146,6 +146,19 @@ def test_a_recipe_of_a_paper_computes_in_fp32_and_shows_its_departures() -> None
             assert "antialiasing" in text, member.name
 
 
+def test_what_makes_a_recipe_unlike_its_paper_is_said() -> None:
+    """The faults: squeezed training images, a loss without a lower bound, and twice the batches were not mentioned."""
+    for member in members():
+        said, args = " ".join(member.departures), member.record["objective"]["method_args"]
+        contrasts = [args["auxiliary"][task] for task in ("dance", "nce") if task in (args.get("auxiliary") or {})]
+        if member.augmentation.crop == "squeezed" and not member.preprocessing.squeeze:
+            assert "squeezed" in said, member.name
+        if not all(contrast["with_positive"] for contrast in contrasts):
+            assert "no lower bound" in said, member.name
+        if args.get("arm") in ("discriminative", "shared"):
+            assert "twice as many" in said, member.name
+
+
 def test_departures_do_not_make_another_recipe() -> None:
     told = replace(RECIPE, departures=("A sentence.",))
     assert told.digest == RECIPE.digest

@@ -113,6 +113,16 @@ def test_the_runs_of_a_recipe_are_recognised_by_their_settings(own_zoo):
     assert runs_of_recipe("margin-r50-cars", find_runs()) == []
 
 
+def test_models_that_start_from_other_weights_of_one_name_are_not_averaged(own_zoo):
+    """The fault: a recipe names the model that it starts from, not its weights."""
+    for name, seed, start in (("margin-r50-cub", 0, "a"), ("one", 1, "a"), ("other", 2, "b"), ("unknown", 3, None)):
+        folder = model(own_zoo, name, {**RECIPE, "seed": seed})
+        record = json.loads((folder / "recipe.json").read_text())
+        base = {"base": {"name": "start", "fingerprint": start}} if start else {}
+        (folder / "recipe.json").write_text(json.dumps(record | base))
+    assert [run.name for run in runs_of_recipe("margin-r50-cub", find_runs())] == ["margin-r50-cub", "one", "unknown"]
+
+
 def test_without_a_model_of_the_recipes_name_the_lowest_seed_is_the_standard(own_zoo):
     model(own_zoo, "margin-r50-cub-seed10", {**RECIPE, "seed": 10, "schedule": {"epochs": 2}})
     model(own_zoo, "margin-r50-cub-seed2", {**RECIPE, "seed": 2})

@@ -424,6 +424,17 @@ def test_a_recipe_that_has_changed_since_is_refused(tmp_path: Path, small: Searc
     assert write_search(small, tmp_path) == small
 
 
+def test_a_search_does_not_continue_from_another_model_of_the_name(tmp_path: Path, small: SearchPlan) -> None:
+    plan = dataclasses.replace(small, settings=(*small.settings, "backbone.pretrained=margin-conv4-glyphs"))
+    write_search(plan, tmp_path)
+    assert write_search(plan, tmp_path) == plan
+    kept = json.loads((tmp_path / "search.json").read_text())
+    kept["parts"]["margin-conv4-glyphs"] = "f" * 64
+    (tmp_path / "search.json").write_text(json.dumps(kept))
+    with raises(TrainingError, "other-study"):
+        write_search(plan, tmp_path)
+
+
 @pytest.mark.slow
 def test_trials_from_other_images_are_refused(tmp_path: Path, small: SearchPlan) -> None:
     single = dataclasses.replace(small, losses=("ntxent",), trials=1, reruns=1)
