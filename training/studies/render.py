@@ -311,6 +311,9 @@ def notes(report: Report) -> list[str]:
     texts = [note for note in (report.plan.study.note, _chosen_arms(report.plan)) if note]
     if low:
         texts.append(LOW_RANK.format(", ".join(f"{label} ({rank} of {dim})" for label, (rank, dim) in low.items())))
+    for label, changes in report.outdated.items():
+        told = "; ".join(f"{name}: {change}" for name, change in changes.items())
+        texts.append(f"{label} was run by definitions that have changed since ({told}).")
     return [*texts, *(f"{', '.join(labels)}: one model under {len(labels)} names." for labels in report.duplicates)]
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from training.definitions import outdated
 from training.recipe import Recipe
 from training.studies.normalised import SettingSummary, normalised_scores
 from training.studies.plan import FAILURE_FILE, Plan, Run, read_record
@@ -149,6 +150,7 @@ class Report:
         over_classes: Whether intervals of test scores are over seeds and classes; otherwise they are over seeds.
         ranks: Arms whose spectral decay is meaningless; they are in no correlation with it.
         duplicates: Groups of labels that stand for the same model.
+        outdated: By the arm's label the definitions of its runs that have changed since, each with what changed.
         selection_effects: Differences between the two selections, if the study has both.
         provenance_note: a sentence if runs of the two selections were made under different conditions.
         correlations: Correlations between measures, and with the study's axis.
@@ -175,6 +177,7 @@ class Report:
     over_classes: bool
     ranks: Ranks
     duplicates: list[list[str]]
+    outdated: dict[str, dict[str, str]]
     selection_effects: list[SelectionEffect]
     provenance_note: str
     correlations: CorrelationEstimate
@@ -226,6 +229,7 @@ def build_report(plan: Plan, folder: Path, runs: Sequence[Run] | None = None) ->
         over_classes=any("class_scores" in evaluation for result in results for evaluation in result["evaluations"]),
         ranks=ranks,
         duplicates=_duplicate_arms(finished, results),
+        outdated=_outdated_definitions(finished, results),
         selection_effects=selection_effects(plan, values),
         provenance_note=provenance_note(results),
         correlations=correlations,
@@ -307,6 +311,16 @@ def _duplicate_arms(runs: Sequence[Run], results: Sequence[Result]) -> list[list
     for label, record in records.items():
         groups.setdefault(str(sorted(record)), []).append(label)
     return [labels for labels in groups.values() if len(labels) > 1]
+
+
+def _outdated_definitions(runs: Sequence[Run], results: Sequence[Result]) -> dict[str, dict[str, str]]:
+    """Return the definitions of each arm's runs that have changed since; see `Report.outdated`."""
+    found: dict[str, dict[str, str]] = {}
+    for run, result in zip(runs, results, strict=True):
+        for recipe in result.get("resolved", ()):
+            if changes := outdated(recipe):
+                found.setdefault(run.arm.label, {}).update(changes)
+    return found
 
 
 def _training_budgets(runs: Sequence[Run], results: Sequence[Result]) -> dict[str, list[tuple[int, int]]]:

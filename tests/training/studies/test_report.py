@@ -73,6 +73,16 @@ def test_steps_and_images_of_arms_are_counted(plan: Plan, tmp_path: Path) -> Non
     assert to_json(report)["steps_and_images"]["contrastive"] == [(7, 56)]
 
 
+def test_runs_by_an_older_definition_are_named(plan: Plan, tmp_path: Path) -> None:
+    for run in plan.runs(tmp_path):
+        older = {"definitions": {"method sharing": 1}} if run.arm.label == "contrastive" else {}
+        toys.change(run, resolved=[{**recipe.record, **older} for recipe in run.recipes])
+    report = build_report(plan, tmp_path)
+    assert {arm: [*changes] for arm, changes in report.outdated.items()} == {"contrastive": ["method sharing"]}
+    for text in (as_markdown(report), as_html(report), to_json(report)["note"]):
+        assert "method sharing" in text
+
+
 @pytest.mark.slow
 def test_both_selections_are_compared_by_seed(tmp_path: Path) -> None:
     both = dataclasses.replace(toys.plan(tmp_path, seeds=3), selections=("last", "validation"))
