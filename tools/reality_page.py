@@ -3,8 +3,8 @@
     python -m tools.reality_page docs/studies/reality-2026-birds docs/studies/reality-2026-cars \\
         --checks docs/studies/reality-2026-long docs/studies/reality-2026-stages
 
-The page has the marked parts "facts" and "claims", the page of tables "arms of DATASET", "claims of DATASET", "checks"
-and "made with".
+The page has the marked parts "facts" and "claims", the page of tables "arms of DATASET", "claims of DATASET",
+"trends", "checks" and "made with".
 """
 
 from __future__ import annotations
@@ -31,64 +31,62 @@ from training.studies.study import MAP_AT_R
 from zoo.console import interval_text
 from zoo.evaluation.statistics import BETTER, EQUIVALENT, UNDECIDED, WORSE, partial_correlation
 from zoo.files import write_bytes
-from zoo.render import replace_parts
+from zoo.render import Table, replace_parts
 
 DOCS = Path(__file__).parent.parent / "docs"
 RECENT = 2010
 """The year from which objectives were proposed for deep networks."""
 
+SCORES: dict[str, Callable[[Row], float]] = {"MAP@R": lambda row: row.map_at_r.mean, "R@1": lambda row: row.r1.mean}
 COLOURS = {BETTER: "#1f5fa8", WORSE: "#1f5fa8", EQUIVALENT: "#3c8d5a", UNDECIDED: "#9aa3ad"}
 UNTRAINED = "#c98a2b"
 
 
 def fact_list(reports: Sequence[Reports], tables: Sequence[Sequence[Row]]) -> str:
-    """Return the sentences of the result: gains, counts, searches, trends and correlations."""
+    """Return the gains of training as a table, then which objectives differ from the baseline."""
     named = list(zip(reports, tables, strict=True))
-    lines = ["What training gains:", ""]
-    lines += [line for report, rows in named for line in _gain_lines(rows, report)]
-    lines += ["", "Which objectives differ from the baseline:", ""]
-    lines += [line for report, rows in named for line in _count_lines(rows, report.name)]
-    lines += ["", "Whether newer objectives are better:", ""]
-    lines += [_trend_line(rows, report.name) for report, rows in named]
-    lines += ["", "Whether objectives of lower spectral decay retrieve better:", ""]
+    return "\n".join([gain_table(named), "", *(_count_line(rows, report.name) for report, rows in named)])
+
+
+def trend_list(reports: Sequence[Reports], tables: Sequence[Sequence[Row]]) -> str:
+    """Return the sentences on trends over the years, and on spectral decay."""
+    named = list(zip(reports, tables, strict=True))
+    lines = [_trend_line(rows, report.name) for report, rows in named]
     lines += [line for report, rows in named for line in _decay_lines(rows, report.name)]
     return "\n".join([*lines, *_pooled_lines(tables)])
 
 
-def _gain_lines(rows: Sequence[Row], report: Reports) -> list[str]:
-    scores = {row.arm: row.map_at_r.mean for row in rows}
-    margin, reference = report.plan.plan.margin(MAP_AT_R), scores[report.plan.plan.study.reference]
-    trained = [row for row in rows if row.trained]
+def gain_table(named: Sequence[tuple[Reports, Sequence[Row]]]) -> str:
+    """Return one column per data set: scores without a step and of the baseline, and the trained arms beside them."""
+    columns = [_gains(report, rows) for report, rows in named]
+    lines = [(head, *(column[head] for column in columns)) for head in columns[0]]
+    return Table(("", *(report.name for report, _ in named)), lines).markdown()
+
+
+def _gains(report: Reports, rows: Sequence[Row]) -> dict[str, str]:
+    plan, of_arm, trained = report.plan.plan, {row.arm: row for row in rows}, [row for row in rows if row.trained]
+    baseline, margin = plan.study.reference, plan.margin(MAP_AT_R)
+    scores = [of_arm[name] for name in (TRUNK, START, LDA, baseline) if name in of_arm]
     words = [row.start_verdict.word for row in trained if row.start_verdict is not None]
-    untrained = ", ".join(f"{name} {scores[name]:.4f}" for name in (TRUNK, START, LDA) if name in scores)
-    above = {name: sum(scores[row.arm] > scores[name] for row in trained) for name in (START, LDA) if name in scores}
-    tests = f"{words.count(BETTER)} better, {words.count(WORSE)} worse by Holm's p"
-    lines = [
-        f"- **{report.name}**: MAP@R of `margin` is {reference:.4f}; without a step: {untrained}. Of {len(trained)} "
-        f"trained arms {above[START]} end above the start ({tests})"
-        + (f", {above[LDA]} above the LDA." if LDA in above else ".")
-    ]
-    if margin and TRUNK in scores:
-        shares = ", ".join(
-            f"{margin / (reference - scores[name]):.0%} of it over the {name}" for name in (TRUNK, START)
-        )
-        lines.append(f"- The margin of equivalence there, {margin:g}, is of margin's gain: {shares}.")
-    return lines
-
-
-def _count_lines(rows: Sequence[Row], name: str) -> list[str]:
-    objectives = [row for row in rows if row.year is not None and row.verdict is not None]
-    texts = []
-    readings: tuple[tuple[str, Callable[[Row], str]], ...] = (
-        ("for further classes", lambda row: row.verdict.word if row.verdict else UNDECIDED),
-        ("for these classes alone", lambda row: row.here.word if row.here else UNDECIDED),
-    )
-    for title, word_of in readings:
-        counts = {word: [row.arm for row in objectives if word_of(row) == word] for word in (BETTER, WORSE, EQUIVALENT)}
-        named = [f"{word}: {', '.join(f'`{arm}`' for arm in arms)}" for word, arms in counts.items() if arms]
-        rest = len(objectives) - sum(map(len, counts.values()))
-        texts.append(f"- {name}, {title}: {'; '.join([*named, f'undecided: {rest} of {len(objectives)}'])}.")
+    texts = {f"`{row.arm}`": f"MAP@R {row.map_at_r.mean:.4f}, R@1 {row.r1.mean:.3f}" for row in scores}
+    for row in scores[:-1]:
+        by_map, by_r1 = (sum(score(arm) > score(row) for arm in trained) for score in SCORES.values())
+        texts[f"trained arms above `{row.arm}`, of {len(trained)}"] = f"{by_map} by MAP@R, {by_r1} by R@1"
+    tests = f"{words.count(BETTER)} better, {words.count(WORSE)} worse"
+    texts[f"the same, beside `{START}` by Holm's p, MAP@R"] = tests
+    if margin is not None:
+        gain = of_arm[baseline].map_at_r.mean - of_arm[START].map_at_r.mean
+        texts[f"margin of equivalence, and of `{baseline}`'s gain over `{START}`"] = f"{margin:g}, {margin / gain:.0%}"
     return texts
+
+
+def _count_line(rows: Sequence[Row], name: str) -> str:
+    objectives = [row for row in rows if row.year is not None and row.verdict is not None]
+    found = [(row.arm, row.verdict.word) for row in objectives if row.verdict]
+    counts = {word: [arm for arm, has in found if has == word] for word in (BETTER, WORSE, EQUIVALENT)}
+    texts = [f"{word}: {', '.join(f'`{arm}`' for arm in arms)}" for word, arms in counts.items() if arms]
+    rest = len(found) - sum(map(len, counts.values()))
+    return f"- **Beside `margin`**, {name}: {'; '.join([*texts, f'undecided: {rest} of {len(found)}'])}."
 
 
 def _trend_line(rows: Sequence[Row], name: str) -> str:
@@ -102,7 +100,7 @@ def _trend_line(rows: Sequence[Row], name: str) -> str:
             ("without those below the trunk", _above_trunk(rows)),
         )
     ]
-    return f"- {name}, MAP@R a year, 95 % over objectives: {'; '.join(texts)}."
+    return f"- **Newer**, {name}: MAP@R a year, 95 % over objectives: {'; '.join(texts)}."
 
 
 def _slope_text(rows: Sequence[Row]) -> str:
@@ -139,11 +137,8 @@ def _decay_lines(rows: Sequence[Row], name: str) -> list[str]:
                 texts.append(
                     f"{what} {found.mean:+.2f} ({interval_text(found.interval, '+', 2)}; Spearman {rank:+.2f})"
                 )
-        lines.append(f"- {name}, {metric}: r = {'; '.join(texts)}.")
+        lines.append(f"- **Decay**, {name}: with {metric} r = {'; '.join(texts)}.")
     return lines
-
-
-SCORES: dict[str, Callable[[Row], float]] = {"R@1": lambda row: row.r1.mean, "MAP@R": lambda row: row.map_at_r.mean}
 
 
 def _pooled_lines(tables: Sequence[Sequence[Row]]) -> list[str]:
@@ -163,7 +158,9 @@ def _pooled_lines(tables: Sequence[Sequence[Row]]) -> list[str]:
         found = partial_correlation(decays, [score(row) for row, _ in rows], starts, objectives)
         if found is not None:
             text = f"{found.mean:+.2f} ({interval_text(found.interval, '+', 2)})"
-            lines.append(f"- all data sets, {metric} given MAP@R of the start: r = {text}, by {objectives} objectives.")
+            lines.append(
+                f"- **Decay**, all data sets: with {metric} given MAP@R of the start r = {text} of {objectives}."
+            )
     return lines
 
 
@@ -221,6 +218,7 @@ def main(words: Sequence[str] | None = None) -> int:
     names, tables = [report.name for report in reports], [read_rows(report) for report in reports]
     parts = {
         "facts": fact_list(reports, tables),
+        "trends": trend_list(reports, tables),
         "claims": outcome_table(reports),
         "checks": check_table(reports, checks),
         "made with": made_with([*reports, *checks]),

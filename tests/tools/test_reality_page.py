@@ -63,7 +63,8 @@ def written(tmp_path: Path, *folders: Path, checks: Sequence[Path] = ()) -> str:
     page.write_text("".join(f"<!-- {part} -->\n<!-- end -->\n" for part in ("facts", "claims")))
     tables.write_text(
         "".join(
-            f"<!-- {part} -->\n<!-- end -->\n" for part in ("arms of glyphs", "claims of glyphs", "checks", "made with")
+            f"<!-- {part} -->\n<!-- end -->\n"
+            for part in ("arms of glyphs", "claims of glyphs", "trends", "checks", "made with")
         )
     )
     places = ["--page", str(page), "--tables", str(tables)]
@@ -85,7 +86,7 @@ def test_the_page_states_scores_verdicts_and_claims_of_both_data_sets(tmp_path: 
     toys.images(tmp_path / "a")
     toys.images(tmp_path / "b")
     text = written(tmp_path, study(tmp_path / "a", 0.0), study(tmp_path / "b", 0.1))
-    rows = rows_of(text)
+    rows = rows_of((tmp_path / "tables.md").read_text())
     arms = [name for name in rows if name.startswith("`")]
     assert arms == ["`ms`", "`pa`", "`margin`", "`contrastive`", "`start`"]
     assert (rows["`start`"][1], rows["`ms`"][1]) == ("", "2019")
@@ -100,7 +101,9 @@ def test_the_page_states_scores_verdicts_and_claims_of_both_data_sets(tmp_path: 
     claim = claim_on_the_page(tmp_path)
     assert claim[-2:] == ["holds", "CUB 1 to 2"]
     assert [float(claim[place].split()[0]) for place in (1, 3)] == pytest.approx([0.10, 0.10], abs=0.004)
-    assert "start 0.2000" in text
+    gains = rows_of((tmp_path / "page.md").read_text())
+    assert gains["`start`"][1].startswith("MAP@R 0.2000, R@1 0.400")
+    assert gains["trained arms above `start`, of 5"][1] == "4 by MAP@R, 4 by R@1"
     # Decay is 1 - R@1 in these results: with all objectives and with those above the trunk every correlation is -1 on
     # each set, with both measures. Four objectives are too few for one over both sets.
     assert text.count("-1.00 (") == 2 * 2 * 2

@@ -64,10 +64,10 @@ def test_the_health_of_a_run(
 
 
 def test_a_study_says_on_what_its_tables_were_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = Path(__file__).parents[3] / "docs" / "studies" / "claims-cars"
+    source = Path(__file__).parents[3] / "docs" / "studies" / "views-birds"
     shutil.copytree(source, tmp_path / "study")
     assert main(["benchmark", "resume", str(tmp_path / "study"), "--report", "--latex"]) == 0
     text = capsys.readouterr().out
     captions, labels = (re.findall(rf"\\{name}{{(.*)}}", text) for name in ("caption", "label"))
     assert len(set(labels)) == len(captions) == text.count("\\begin{table}")
-    assert all("cars-half" in caption and "seeds" in caption for caption in captions)
+    assert all("cub2010" in caption and "seeds" in caption for caption in captions)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from training.recipes.common import LATER_LOSSES, PAPER_DATASETS, PHOTO_DATASETS, SMALL_DATASETS, TABLE_2
-from training.recipes.small import RHO
-from training.studies.papers.claims import CLOSE, arm
-from training.studies.study import DECAY, MAP_AT_R, P1, R1, Arm, Claim, Measure, Study, Trend
+from training.recipes.common import LATER_LOSSES, PAPER_DATASETS, PHOTO_DATASETS, SMALL_DATASETS
+from training.studies.papers.claims import arm
+from training.studies.study import MAP_AT_R, P1, R1, Arm, Claim, Measure, Study, Trend
 
 
 class Loss(NamedTuple):
@@ -65,14 +64,11 @@ LOSSES = (
 not have, of the paper that the loss's file in `training/losses` names."""
 
 YEARS = {
-    **{f"triplet-{miner}": 2006 for miner in "rhd"},
-    "margin06": 2017,
-    "snr": 2019,
-    **{f"r-{loss}": 2020 for loss in RHO},
+    "triplet-d": 2006,
     **{method: settings.year for method, settings in LATER_LOSSES.items()},
     **{loss.small: loss.year for loss in LOSSES},
 }
-"""Years of all objectives by method: variants of losses, objectives of later papers, and the losses above."""
+"""Years of objectives by method: losses of the later papers, and the losses above."""
 
 BETTER = "newer losses are better"
 
@@ -126,29 +122,4 @@ def _tuned() -> Study:
     )
 
 
-def _objectives() -> Study:
-    methods = dict.fromkeys(("margin", *TABLE_2, *LATER_LOSSES, *(f"r-{loss}" for loss in RHO)))
-    alike = [loss.small for loss in LOSSES if loss.tuned and loss.small != "margin"]
-    return Study(
-        "claims/objectives",
-        "All objectives under one protocol",
-        "Revisiting, table 2; Reality, abstract; papers since",
-        tuple(replace(arm(method), x=YEARS[method]) for method in methods),
-        (R1, MAP_AT_R, DECAY),
-        (
-            *(Claim(f"{method} lies within {CLOSE} of margin", method, "margin", within=CLOSE) for method in alike),
-            *(Claim(f"{method} beats margin", method, "margin") for method in LATER_LOSSES),
-        ),
-        x="year",
-        trends=(Trend(BETTER), Trend(BETTER, MAP_AT_R)),
-        datasets=PHOTO_DATASETS,
-        elsewhere="On the papers' data sets: revisiting/table-2.",
-        note="Every objective has the constants of its paper, and all have the same trunk, steps and images. Only the "
-        "learning rate is tuned, where trials choose it. The first claims are of the losses of Reality's tables, the "
-        "second of newer and other ones. Years are of the loss, not of its miner. Reality's contrastive loss takes all "
-        "pairs and its triplet loss all triplets; here they are mined by distance and semihard, and multi-similarity "
-        "always has its miner. r-... stands for rho of the form (a, a, p).",
-    )
-
-
-STUDIES = (_small(), _tuned(), _objectives())
+STUDIES = (_small(), _tuned())
