@@ -133,7 +133,8 @@ def test_good_queries_are_not_disturbed_by_bad_ones(http: TestClient) -> None:
 
     async def query(client: httpx.AsyncClient, number: int) -> bool:
         image = bad[number // 2 % 4] if number % 2 else toys.query(number // 2 % 4)
-        answer = await client.post("/search", files={"image": image})
+        while (answer := await client.post("/search", files={"image": image})).status_code == 429:
+            await asyncio.sleep(0.1)  # other programs have the cores
         if number % 2:
             return answer.status_code in (413, 422)
         return answer.json()["results"] == expected[number // 2 % 4]
