@@ -4,7 +4,7 @@
         --checks docs/studies/reality-2026-long docs/studies/reality-2026-stages
 
 The page has the marked parts "facts" and "claims", the page of tables "arms of DATASET", "claims of DATASET",
-"trends", "checks" and "made with".
+"trends", "checks", "looked into" and "made with".
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ from tools.reality_tables import (
     check_table,
     claim_table,
     outcome_table,
+    own_table,
+    read_report,
     read_reports,
     read_rows,
 )
 from training.studies.papers.reality_2026 import LDA, START, TRUNK
 from training.studies.render import command_of, fact_text
-from training.studies.study import MAP_AT_R
+from training.studies.report import Report
+from training.studies.study import MAP_AT_R, R1
 from zoo.console import interval_text
 from zoo.evaluation.statistics import BETTER, EQUIVALENT, UNDECIDED, WORSE, partial_correlation
 from zoo.files import write_bytes
@@ -67,16 +70,26 @@ def _gains(report: Reports, rows: Sequence[Row]) -> dict[str, str]:
     plan, of_arm, trained = report.plan.plan, {row.arm: row for row in rows}, [row for row in rows if row.trained]
     baseline, margin = plan.study.reference, plan.margin(MAP_AT_R)
     scores = [of_arm[name] for name in (TRUNK, START, LDA, baseline) if name in of_arm]
-    words = [row.start_verdict.word for row in trained if row.start_verdict is not None]
     texts = {f"`{row.arm}`": f"MAP@R {row.map_at_r.mean:.4f}, R@1 {row.r1.mean:.3f}" for row in scores}
     for row in scores[:-1]:
         by_map, by_r1 = (sum(score(arm) > score(row) for arm in trained) for score in SCORES.values())
         texts[f"trained arms above `{row.arm}`, of {len(trained)}"] = f"{by_map} by MAP@R, {by_r1} by R@1"
-    tests = f"{words.count(BETTER)} better, {words.count(WORSE)} worse"
-    texts[f"the same, beside `{START}` by Holm's p, MAP@R"] = tests
+    for name, beside in report.beside.items():
+        texts[f"their differences to `{name}`, by Holm's p"] = "; ".join(_counts(beside, trained))
     if margin is not None:
         gain = of_arm[baseline].map_at_r.mean - of_arm[START].map_at_r.mean
         texts[f"margin of equivalence, and of `{baseline}`'s gain over `{START}`"] = f"{margin:g}, {margin / gain:.0%}"
+    return texts
+
+
+def _counts(beside: Report, arms: Sequence[Row]) -> list[str]:
+    """Return how many arms are better and worse than a baseline by each metric."""
+    labels, texts = {row.arm for row in arms}, []
+    for name, measure in (("MAP@R", MAP_AT_R), ("R@1", R1)):
+        words = [
+            row.verdict.word for row in beside.rows if row.measure == measure and row.arm in labels and row.verdict
+        ]
+        texts.append(f"{name} {words.count(BETTER)} better, {words.count(WORSE)} worse")
     return texts
 
 
@@ -164,10 +177,10 @@ def _pooled_lines(tables: Sequence[Sequence[Row]]) -> list[str]:
     return lines
 
 
-def made_with(reports: Sequence[Reports]) -> str:
+def made_with(reports: Sequence[Report]) -> str:
     """Return commands, images, dates, processor and versions of the runs."""
     lines = []
-    for report in (reports.plan for reports in reports):
+    for report in reports:
         facts = "; ".join(fact_text(value) for key in ("hardware", "versions") for value in report.made_with[key])
         dates = " to ".join(date[:10] for date in report.dates or ())
         lines.append(f"<sub>`{command_of(report.plan)}`; {report.measured} of {report.data}; {dates}; {facts}.</sub>")
@@ -209,19 +222,22 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--checks", nargs="*", type=Path, default=[], metavar="FOLDER", help="studies of the extra checks"
     )
+    parser.add_argument("--own", nargs="*", type=Path, default=[], metavar="FOLDER", help="studies of own arms")
     parser.add_argument("--page", type=Path, default=DOCS / "reality-2026.md", help="default: %(default)s")
     parser.add_argument(
         "--tables", type=Path, default=DOCS / "studies" / "reality-2026.md", help="default: %(default)s"
     )
     arguments = parser.parse_args(words)
     reports, checks = ([read_reports(folder) for folder in given] for given in (arguments.folders, arguments.checks))
+    own = [read_report(folder) for folder in arguments.own]
     names, tables = [report.name for report in reports], [read_rows(report) for report in reports]
     parts = {
         "facts": fact_list(reports, tables),
         "trends": trend_list(reports, tables),
         "claims": outcome_table(reports),
         "checks": check_table(reports, checks),
-        "made with": made_with([*reports, *checks]),
+        "looked into": own_table(own),
+        "made with": made_with([*(report.plan for report in (*reports, *checks)), *own]),
         **{f"arms of {name}": arm_table(rows) for name, rows in zip(names, tables, strict=True)},
         **{f"claims of {report.name}": claim_table(report) for report in reports},
     }

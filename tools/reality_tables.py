@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from training.studies.papers.reality_2026 import START
+from training.studies.papers.reality_2026 import LDA, START
 from training.studies.plan import Plan, read_plan
 from training.studies.report import ClaimResult, Report, ScoreRow, build_report
 from training.studies.statistics import FAILS, judge_claim
@@ -24,10 +24,10 @@ AT_EDGE = "†"
 
 @dataclass(frozen=True)
 class Reports:
-    """The report of one data set, and the same runs with differences to the start and claims on R@1."""
+    """The report of one data set, and the same runs with differences to rows of no step and claims on R@1."""
 
     plan: Report
-    beside_start: Report
+    beside: Mapping[str, Report]
 
     @property
     def name(self) -> str:
@@ -46,7 +46,7 @@ class Row:
         held_out: Their MAP@R on held-out training classes.
         at_edge: Whether a value next to them is untried.
         map_at_r: MAP@R on the unseen classes.
-        from_start: That less the start's, and the verdict on it; None for the start, and without one.
+        from_start: That less the start's; None for the start, and without one.
         difference: MAP@R less the baseline's; None for the baseline.
         verdict: On the difference for further classes, in the family of all arms; None for the baseline.
         here: The same for these classes alone: by the scatter of the seeds.
@@ -64,7 +64,6 @@ class Row:
     at_edge: bool
     map_at_r: Estimate
     from_start: Estimate | None
-    start_verdict: Verdict | None
     difference: Estimate | None
     verdict: Verdict | None
     here: Verdict | None
@@ -73,34 +72,42 @@ class Row:
     decay: float | None
 
 
-def read_reports(folder: Path) -> Reports:
-    """Return the reports of a finished study.
+def read_report(folder: Path) -> Report:
+    """Return the report of a finished study.
 
     Raises:
         UsageError: If runs are missing: no verdict is published from a part of the plan.
     """
-    plan = read_plan(folder)
-    report = build_report(plan, folder)
+    report = build_report(read_plan(folder), folder)
     if report.missing:
         raise UsageError(
             f"{folder} lacks {len(report.missing)} runs; no verdict is published from a part of the plan.",
             code="no-results",
         )
-    return Reports(report, build_report(dataclasses.replace(plan, study=_beside_start(plan.study)), folder))
+    return report
 
 
-def _beside_start(study: Study) -> Study:
+def read_reports(folder: Path) -> Reports:
+    """Return the reports of a finished study with rows of no step; raises as `read_report`."""
+    report = read_report(folder)
+    plan = report.plan
+    others = [name for name in (START, LDA) if name in {arm.label for arm in plan.arms}]
+    beside = {name: dataclasses.replace(plan, study=_beside(plan.study, name)) for name in others}
+    return Reports(report, {name: build_report(other, folder) for name, other in beside.items()})
+
+
+def _beside(study: Study, baseline: str) -> Study:
     claims = tuple(
         dataclasses.replace(claim, measure=R1) if claim.measure == MAP_AT_R else claim for claim in study.claims
     )
-    return dataclasses.replace(study, baseline=START, claims=claims, trends=())
+    return dataclasses.replace(study, baseline=baseline, claims=claims, trends=())
 
 
 def read_rows(reports: Reports) -> list[Row]:
     """Return all arms of a study, that of the highest MAP@R first."""
     report, plan = reports.plan, reports.plan.plan
     rows = {(row.arm, row.measure): row for row in report.rows}
-    from_start = {row.arm: row for row in reports.beside_start.rows if row.measure == MAP_AT_R}
+    from_start = {row.arm: row for row in reports.beside[START].rows if row.measure == MAP_AT_R}
     arms = [arm for arm in plan.arms if (arm.label, MAP_AT_R) in rows]
     here = verdicts_here(report, [arm.label for arm in arms])
     found = [
@@ -111,7 +118,6 @@ def read_rows(reports: Reports) -> list[Row]:
             *_trial_facts(plan, arm),
             rows[arm.label, MAP_AT_R].value,
             from_start[arm.label].difference,
-            from_start[arm.label].verdict,
             rows[arm.label, MAP_AT_R].difference,
             rows[arm.label, MAP_AT_R].verdict,
             here.get(arm.label),
@@ -193,7 +199,10 @@ def arm_table(rows: Sequence[Row]) -> str:
 
 def difference_text(difference: Estimate | None) -> str:
     """Return a difference with its 95 % interval."""
-    return "" if difference is None else f"{difference.mean:+.4f} ({interval_text(difference.interval, '+')})"
+    if difference is None:
+        return ""
+    interval = f" ({interval_text(difference.interval, '+')})" if difference.interval else ""
+    return f"{difference.mean:+.4f}{interval}"
 
 
 def verdict_text(tests: Verdict, found: str, here: str) -> str:
@@ -208,26 +217,32 @@ def outcome_table(reports: Sequence[Reports]) -> str:
     head = ["claim"]
     for report in reports:
         head += [f"{report.name}, 95 %", "p (Holm)"]
-    rows = []
-    for on_each in zip(*(report.plan.claims for report in reports), strict=True):
+    rows, names = [], [report.name for report in reports]
+    by_r1 = zip(*(report.beside[START].claims for report in reports), strict=True)
+    for on_each, on_each_by_r1 in zip(
+        zip(*(report.plan.claims for report in reports), strict=True), by_r1, strict=True
+    ):
         claim = on_each[0].claim
         cells = [text for judged in on_each for text in (difference_text(judged.difference), judged.tests.p_text)]
-        verdicts = {report.name: claim_word(judged) for report, judged in zip(reports, on_each, strict=True)}
-        rows.append([claim.text, *cells, outcome(verdicts), claim.printed])
-    return Table((*head, "outcome", "printed in the paper (R@1)"), rows).markdown()
+        found, other = (
+            outcome(dict(zip(names, map(claim_word, several), strict=True))) for several in (on_each, on_each_by_r1)
+        )
+        rows.append([claim.text, *cells, found, other if claim.measure == MAP_AT_R else "", claim.printed])
+    return Table((*head, "outcome", "by R@1", "printed in the paper (R@1)"), rows).markdown()
 
 
 def claim_table(report: Reports) -> str:
     """Return one row per claim on one data set: its effect, the verdict with what it needs, and R@1."""
-    head = ("claim", "measure", "difference, 95 %", "p (Holm)", "verdict", "R@1, 95 %")
+    head = ("claim", "measure", "difference, 95 %", "p (Holm)", "verdict", "R@1, 95 %", "p (Holm)", "verdict")
     rows = []
     for judged, here, by_r1 in zip(
-        report.plan.claims, claims_here(report.plan), report.beside_start.claims, strict=True
+        report.plan.claims, claims_here(report.plan), report.beside[START].claims, strict=True
     ):
-        other = "" if judged.claim.measure.split != "test" else difference_text(by_r1.difference)
+        by_map = judged.claim.measure.split == "test"
+        other = [difference_text(by_r1.difference), by_r1.tests.p_text, claim_word(by_r1)] if by_map else [""] * 3
         verdict = verdict_text(judged.tests, claim_word(judged), "" if here == judged.verdict else here)
         cells = [judged.claim.text, str(judged.claim.measure), difference_text(judged.difference)]
-        rows.append([*cells, judged.tests.p_text, verdict, other])
+        rows.append([*cells, judged.tests.p_text, verdict, *other])
     return Table(head, rows).markdown()
 
 
@@ -262,3 +277,17 @@ def check_table(reports: Sequence[Reports], checks: Sequence[Reports]) -> str:
             there = [difference_text(same.from_start), difference_text(same.difference)]
             rows.append([check.name, settings, *chosen, *here, *there])
     return Table((*head, "in the plan: minus start", "minus margin"), rows, (3, 4, 5, 6, 7, 8)).markdown()
+
+
+def own_table(reports: Sequence[Report]) -> str:
+    """Return one row per arm of studies of own arms: its scores, and its difference to the study's first arm."""
+    rows = []
+    for report in reports:
+        found = {(row.arm, row.measure): row for row in report.rows}
+        for arm in report.plan.arms:
+            by_map, by_r1 = (found[arm.label, measure] for measure in (MAP_AT_R, R1))
+            cells = [report.plan.dataset, f"`{arm.label}`", str(by_map.value.n), f"{by_map.value.mean:.4f}"]
+            than = "" if by_map.difference is None else f"`{report.plan.study.reference}`"
+            rows.append([*cells, f"{by_r1.value.mean:.3f}", than, difference_text(by_map.difference)])
+    head = ("data", "arm", "seeds", "MAP@R", "R@1", "beside", "difference in MAP@R, 95 %")
+    return Table(head, rows, (2, 3, 4, 6)).markdown()

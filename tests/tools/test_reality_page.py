@@ -57,18 +57,19 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(papers.STUDIES, STUDY.name, STUDY)
 
 
-def written(tmp_path: Path, *folders: Path, checks: Sequence[Path] = ()) -> str:
+def written(tmp_path: Path, *folders: Path, checks: Sequence[Path] = (), own: Sequence[Path] = ()) -> str:
     """Return the page and the page of tables of studies on glyphs."""
     page, tables = tmp_path / "page.md", tmp_path / "tables.md"
     page.write_text("".join(f"<!-- {part} -->\n<!-- end -->\n" for part in ("facts", "claims")))
     tables.write_text(
         "".join(
             f"<!-- {part} -->\n<!-- end -->\n"
-            for part in ("arms of glyphs", "claims of glyphs", "trends", "checks", "made with")
+            for part in ("arms of glyphs", "claims of glyphs", "trends", "checks", "looked into", "made with")
         )
     )
     places = ["--page", str(page), "--tables", str(tables)]
-    assert reality_page.main([*map(str, folders), "--checks", *map(str, checks), *places]) == 0
+    more = ["--checks", *map(str, checks), "--own", *map(str, own)]
+    assert reality_page.main([*map(str, folders), *more, *places]) == 0
     return page.read_text() + tables.read_text()
 
 
@@ -99,7 +100,7 @@ def test_the_page_states_scores_verdicts_and_claims_of_both_data_sets(tmp_path: 
     assert claim[4] == "holds"
     assert float(claim[5].split()[0]) == pytest.approx(0.20, abs=0.008)  # R@1
     claim = claim_on_the_page(tmp_path)
-    assert claim[-2:] == ["holds", "CUB 1 to 2"]
+    assert claim[-3:] == ["holds", "holds", "CUB 1 to 2"]
     assert [float(claim[place].split()[0]) for place in (1, 3)] == pytest.approx([0.10, 0.10], abs=0.004)
     gains = rows_of((tmp_path / "page.md").read_text())
     assert gains["`start`"][1].startswith("MAP@R 0.2000, R@1 0.400")
@@ -134,6 +135,15 @@ def test_a_check_states_its_settings_beside_the_plan(tmp_path: Path) -> None:
     (row,) = [line.split("|") for line in text.splitlines() if "| `optimizer.lr=0.002` | `ms` |" in line]
     assert float(row[5]) == pytest.approx((0.7 + 0.1) / 2, abs=0.004)
     assert [float(cell.split()[0]) for cell in row[6:10]] == pytest.approx([0.15, 0.05, 0.15, 0.05], abs=0.004)
+
+
+def test_a_study_of_own_arms_stands_beside_its_first_arm(tmp_path: Path) -> None:
+    for name in ("plan", "own"):
+        toys.images(tmp_path / name)
+    text = written(tmp_path, study(tmp_path / "plan", 0.0), own=[study(tmp_path / "own", 0.1)])
+    (row,) = [line.split("|") for line in text.splitlines() if line.startswith("| glyphs | `ms` |")]
+    assert (float(row[4]), float(row[5])) == pytest.approx((0.4, 0.8), abs=0.004)
+    assert float(row[7].split()[0]) == pytest.approx(0.05, abs=0.004)
 
 
 def value_of(run: Run) -> float:

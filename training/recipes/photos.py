@@ -6,7 +6,8 @@ head of 512 discriminant directions of the trained trunk's features, which suits
 A run is made for ten minutes on two cores: 450 steps on birds and 900 on cars, of 112 images of 128 x 128 pixels, for
 every method, whose tasks share the steps. Clustering (MIC) and second views (DaNCE) take more time. A tenth of the
 training classes is held out, and selects the epoch. The constants of methods are those of their papers on CUB-200-2011
-and Cars196; rates, batches and sizes of heads are ours, and none was chosen by test classes.
+and Cars196, but for DiVA's weights (`diva`); rates, batches and sizes of heads are ours. None was chosen by test
+classes.
 
 What mattered, on 29 held-out classes of the 98 training classes of the cars (Proxy-Anchor, one seed, R@1 / MAP@R):
 
