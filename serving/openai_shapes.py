@@ -11,12 +11,12 @@ from pydantic import BaseModel, BeforeValidator, Discriminator, FailFast, Field,
 from typing_extensions import TypeAliasType
 
 from serving.errors import RefusedError
-from serving.forms import image_of_text
+from serving.forms import ADDRESS, image_of_text
 from serving.schemas import RequestBody
 
 MAX_INPUTS = 2048
 """Largest number of members of `input`, as at OpenAI."""
-IMAGE = re.compile(r"\s*(data:[^,\s]{0,200}[/;]|[a-z][a-z0-9+.-]{1,20}://)", re.IGNORECASE)
+IMAGE = re.compile(rf"\s*data:[^,\s]{{0,200}}[/;]|{ADDRESS.pattern}", re.IGNORECASE)
 """Begin of a data URI or an address: a string with it is an image, so that a wrong one is refused."""
 LEAST_ENCODED, LEAST_LINE = 256, 60
 """Least number of characters of base64, and of each of its lines but the last, that is taken for an image although

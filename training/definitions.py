@@ -9,7 +9,7 @@ frozen, the squares of images, held-out classes, cached views and the average of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from training.construction import with_defaults
@@ -149,6 +149,11 @@ def _explicit(
         tasks, own = [head for head in heads if head in AUXILIARY], explicit["auxiliary"] or {}
         explicit["auxiliary"] = {task: _explicit("auxiliary task", task, own.get(task), used) for task in tasks}
     return explicit
+
+
+def outdated_names(records: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the names of all definitions of recorded recipes that have another version today, sorted."""
+    return sorted({name for record in records for name in outdated(record)})
 
 
 def outdated(record: Mapping[str, Any]) -> dict[str, str]:

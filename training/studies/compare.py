@@ -14,7 +14,7 @@ from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
-from training.definitions import outdated
+from training.definitions import outdated_names
 from training.recipe import without_remarks
 from training.recipes import RECIPES, standard_recipe
 from training.repeats import BASE, PARTS
@@ -409,7 +409,7 @@ def _is_same_recipe(a: Record, b: Record) -> bool:
 
 def _definitions_note(recipes: Iterable[Record]) -> str:
     """Return which definitions of recorded recipes have changed since, to add to how an epoch was selected."""
-    names = sorted({name for recipe in recipes for name in outdated(recipe)})
+    names = outdated_names(recipes)
     return f", by an older definition of the {' and the '.join(names)}" if names else ""
 
 

@@ -18,7 +18,7 @@ from training.api import TrainingSetup, provenance, train_network
 from training.build import create_sampler
 from training.cached.samples import Samples
 from training.data import image_key, training_labels
-from training.definitions import outdated
+from training.definitions import outdated_names
 from training.distributed import keep_freed_memory
 from training.execution import Execution
 from training.overrides import fit_to_classes, override
@@ -410,8 +410,7 @@ def adopt_results(schedule: RunSchedule, runs: Iterable[Run], source: Path) -> i
 
 def _older_definitions(source: Path) -> list[str]:
     """Return the definitions of the results in the folder `source` that have another version today."""
-    recipes = [recipe for result in Results(source).values() for recipe in result.get("resolved", ())]
-    return sorted({name for recipe in recipes for name in outdated(recipe)})
+    return outdated_names(recipe for result in Results(source).values() for recipe in result.get("resolved", ()))
 
 
 def _finished_trials(plan: Plan, source: Path) -> dict[tuple[str, ...], Result]:

@@ -207,15 +207,18 @@ def test_the_reliability_diagram_by_hand() -> None:
     assert (single.low, single.high) == (0, 1), "one class shows nothing about others"
 
 
-def test_the_interval_covers_the_share_of_further_classes() -> None:
-    """Classes differ: class c has one class with a probability around 0.6."""
-    draw, covered = np.random.default_rng(5), 0
-    for _ in range(300):
-        classes = np.repeat(np.arange(30), 20)
-        same = draw.random(600) < np.clip(draw.normal(0.6, 0.2, 30), 0, 1)[classes]
-        (part,) = reliability_bins(np.full(600, 0.6), same, classes)
+def coverage(draw: np.random.Generator, rounds: int, classes: int, per_class: int, deviation: float) -> float:
+    """Return how often the interval has the true share, where each class has a probability around 0.6 of its own."""
+    labels, covered = np.repeat(np.arange(classes), per_class), 0
+    for _ in range(rounds):
+        same = draw.random(len(labels)) < np.clip(draw.normal(0.6, deviation, classes), 0, 1)[labels]
+        (part,) = reliability_bins(np.full(len(labels), 0.6), same, labels)
         covered += part.low <= 0.6 <= part.high
-    assert 0.9 < covered / 300 < 0.99
+    return covered / rounds
+
+
+def test_the_interval_covers_the_share_of_further_classes() -> None:
+    assert 0.9 < coverage(np.random.default_rng(5), rounds=300, classes=30, per_class=20, deviation=0.2) < 0.99
     (sure,) = reliability_bins(np.full(60, 0.95), np.ones(60, bool), np.arange(60) % 6)
     quantile = student_t.ppf(0.975, 5)
     assert sure == Bin(pytest.approx(0.95), 1.0, 60, pytest.approx(6 / (6 + quantile**2)), pytest.approx(1), 60), (
@@ -225,13 +228,7 @@ def test_the_interval_covers_the_share_of_further_classes() -> None:
 
 def test_the_interval_covers_with_few_classes() -> None:
     """The fault: the normal distribution in place of Student's t gave too narrow intervals from a few classes."""
-    draw, covered = np.random.default_rng(6), 0
-    for _ in range(400):
-        classes = np.repeat(np.arange(5), 40)
-        same = draw.random(200) < np.clip(draw.normal(0.6, 0.15, 5), 0, 1)[classes]
-        (part,) = reliability_bins(np.full(200, 0.6), same, classes)
-        covered += part.low <= 0.6 <= part.high
-    assert covered / 400 > 0.93
+    assert coverage(np.random.default_rng(6), rounds=400, classes=5, per_class=40, deviation=0.15) > 0.93
 
 
 @pytest.mark.parametrize(
