@@ -133,10 +133,13 @@ def work(listening: socket.socket, on_start: Callable[[], None]) -> None:
 
 
 def _prepare_app(settings: Settings) -> FastAPI:
-    """Return the application of this process, its galleries open."""
-    _prepare_process(settings)
-    app = create_app(settings)
-    app.state.collections.open()
+    """Return the application of this process, its galleries open; end the process at a stop signal meanwhile."""
+    try:
+        _prepare_process(settings)
+        app = create_app(settings)
+        app.state.collections.open()
+    except SystemExit:
+        os._exit(0)  # threads that libraries are about to start make an orderly exit abort
     return app
 
 

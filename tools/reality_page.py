@@ -1,7 +1,6 @@
 """The parts of docs/reality-2026.md, its figure and its tables, from the studies of docs/lab/protocol-2026.md.
 
-    python -m tools.reality_page docs/studies/reality-2026-birds docs/studies/reality-2026-cars \\
-        --checks docs/studies/reality-2026-long docs/studies/reality-2026-stages
+    python -m tools.reality_page
 
 The page has the marked parts "facts" and "claims", the page of tables "arms of DATASET", "claims of DATASET",
 "trends", "checks", "looked into" and "made with".
@@ -37,6 +36,11 @@ from zoo.files import write_bytes
 from zoo.render import Table, replace_parts
 
 DOCS = Path(__file__).parent.parent / "docs"
+SETS = ("birds", "cars")
+CHECKS = ("long", "long-cars")
+OWN = ("starts", "starts-cars", "looked")
+"""The studies: on each data set, the extra checks, and those of own arms."""
+
 RECENT = 2010
 """The year from which objectives were proposed for deep networks."""
 
@@ -218,11 +222,14 @@ def draw(tables: Sequence[Sequence[Row]], names: Sequence[str]) -> bytes:
 def main(words: Sequence[str] | None = None) -> int:
     """Write the parts of both pages, and the figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="the study on each data set")
-    parser.add_argument(
-        "--checks", nargs="*", type=Path, default=[], metavar="FOLDER", help="studies of the extra checks"
-    )
-    parser.add_argument("--own", nargs="*", type=Path, default=[], metavar="FOLDER", help="studies of own arms")
+    for name, names, subject in (
+        ("folders", SETS, "the study on each data set"),
+        ("--checks", CHECKS, "studies of the extra checks"),
+        ("--own", OWN, "studies of own arms"),
+    ):
+        folders = [DOCS / "studies" / f"reality-2026-{study}" for study in names]
+        subject += f" (default: {', '.join(names)} in docs/studies)"
+        parser.add_argument(name, nargs="*", type=Path, default=folders, metavar="FOLDER", help=subject)
     parser.add_argument("--page", type=Path, default=DOCS / "reality-2026.md", help="default: %(default)s")
     parser.add_argument(
         "--tables", type=Path, default=DOCS / "studies" / "reality-2026.md", help="default: %(default)s"

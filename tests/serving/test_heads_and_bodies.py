@@ -136,14 +136,16 @@ def answers(
         seconds: Time to wait for them.
     """
     received = b""
-    with connected_to(url) as connection, suppress(ConnectionError, TimeoutError):
-        for start in range(0, len(text), step or len(text)):
-            connection.sendall(text[start : start + (step or len(text))])
+    with connected_to(url) as connection:
+        with suppress(ConnectionError, TimeoutError):  # a service that closes may have answered
+            for start in range(0, len(text), step or len(text)):
+                connection.sendall(text[start : start + (step or len(text))])
         connection.settimeout(seconds)
-        while part := connection.recv(2**16):
-            received += part
-            if received.count(b"HTTP/1.1 ") >= count and received.endswith((b"\r\n\r\n", b"}", b"]")):
-                connection.settimeout(0.1)
+        with suppress(ConnectionError, TimeoutError):
+            while part := connection.recv(2**16):
+                received += part
+                if received.count(b"HTTP/1.1 ") >= count and received.endswith((b"\r\n\r\n", b"}", b"]")):
+                    connection.settimeout(0.1)
     return list(_split(received))
 
 
