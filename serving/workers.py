@@ -81,12 +81,12 @@ class Supervisor:
         self.work, self.listening, self.end_seconds, self.fatal = work, listening, end_seconds, fatal
         self.on_start: Callable[[], None] | None = on_start
         self.stopping = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._stop)
         self.workers = [self._start() for _ in range(count)]
 
     def run(self) -> list[int | None]:
         """Work until a stop signal, and return the exit status of each worker; a killed one has a negative one."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._stop)
         while not self.stopping:
             wait([worker.process.sentinel for worker in self.workers], LOOK_SECONDS)
             self._look()

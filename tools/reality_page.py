@@ -37,8 +37,8 @@ from zoo.render import Table, replace_parts
 
 DOCS = Path(__file__).parent.parent / "docs"
 SETS = ("birds", "cars")
-CHECKS = ("long", "long-cars")
-OWN = ("starts", "starts-cars", "looked")
+CHECKS = ("long", "long-cars", "heads")
+OWN = ("starts", "starts-cars", "looked", "squares")
 """The studies: on each data set, the extra checks, and those of own arms."""
 
 RECENT = 2010
@@ -222,14 +222,14 @@ def draw(tables: Sequence[Sequence[Row]], names: Sequence[str]) -> bytes:
 def main(words: Sequence[str] | None = None) -> int:
     """Write the parts of both pages, and the figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, names, subject in (
+    for name, studies, subject in (
         ("folders", SETS, "the study on each data set"),
         ("--checks", CHECKS, "studies of the extra checks"),
         ("--own", OWN, "studies of own arms"),
     ):
-        folders = [DOCS / "studies" / f"reality-2026-{study}" for study in names]
-        subject += f" (default: {', '.join(names)} in docs/studies)"
-        parser.add_argument(name, nargs="*", type=Path, default=folders, metavar="FOLDER", help=subject)
+        default = [DOCS / "studies" / f"reality-2026-{study}" for study in studies]
+        subject += f" (default: {', '.join(studies)} in docs/studies)"
+        parser.add_argument(name, nargs="*", type=Path, default=default, metavar="FOLDER", help=subject)
     parser.add_argument("--page", type=Path, default=DOCS / "reality-2026.md", help="default: %(default)s")
     parser.add_argument(
         "--tables", type=Path, default=DOCS / "studies" / "reality-2026.md", help="default: %(default)s"
