@@ -103,9 +103,15 @@ class CpuQueue:
         return max(waited, total / self.cores) > seconds
 
     def _usual(self, client: ClientCalls | None) -> float:
-        """Return the mean time for which recent calls kept a core from others: the client's, if it has had some."""
-        durations = (client and client.durations) or self._durations
-        return sum(durations) / max(1, len(durations))
+        """Return the mean time for which recent calls kept a core from others.
+
+        It is the client's; for what it lacks to `MIN_LENGTH` calls, that of all clients counts, since one call may
+        have been slow by chance.
+        """
+        own = client.durations if client else ()
+        missing = max(0, self.MIN_LENGTH - len(own))
+        usual = sum(self._durations) / max(1, len(self._durations))
+        return (sum(own) + missing * usual) / (len(own) + missing)
 
     async def run(self, call: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         """Wait for a core, run the call in a thread, and return its result."""

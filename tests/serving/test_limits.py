@@ -544,6 +544,25 @@ def test_the_queue_is_behind_while_many_calls_wait_for_long() -> None:
     run(scenario)
 
 
+def test_one_slow_call_is_not_the_usual_one() -> None:
+    """A client that was idle is new to the queue: its first call, which a busy moment may slow, says little."""
+
+    async def scenario() -> None:
+        queue, gate = CpuQueue(1, patience=NEVER), Calls()
+        for _ in range(31):
+            await queue.run(int)
+        slow = asyncio.create_task(queue.run(time.sleep, 0.2))
+        held = asyncio.create_task(queue.run(gate, 0))
+        waiting = [asyncio.create_task(queue.run(int)) for _ in range(CpuQueue.MIN_LENGTH + 2)]
+        await slow
+        await gate.until(1)
+        assert not queue.is_behind(1)  # eleven times .2 s would be 2.2 s
+        gate.release.set()
+        await asyncio.gather(held, *waiting)
+
+    run(scenario)
+
+
 def test_the_queue_is_behind_at_once_by_the_usual_duration() -> None:
     """Twelve calls of 0.05 s that wait for two cores are 0.3 s of work."""
 
