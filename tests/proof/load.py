@@ -161,7 +161,7 @@ class Measured:
 async def measure(
     served: Service, seconds: float, peak_seconds: float, overload_seconds: float, share: float, cores: set[int]
 ) -> Measured:
-    """Run all three phases, and watch the speed of `cores` meanwhile."""
+    """Run all three phases, and watch the speed of `cores`, the service's, meanwhile."""
     mix, steady, peaks, speeds = Mix(), Answers(), [], []
 
     async def highest() -> float:
@@ -230,7 +230,7 @@ def run(
         halves = _halves(cores)
         with _on(halves[0]), service(made, Path(scratch)) as served, _on(halves[1]):
             what = _served(served.url)
-            measured = asyncio.run(measure(served, seconds, peak_seconds, overload_seconds, share, cores))
+            measured = asyncio.run(measure(served, seconds, peak_seconds, overload_seconds, share, halves[0]))
     measured.report = {"served": what, **measured.report}
     (folder / "load.json").write_text(json.dumps(measured.report, indent=2) + "\n", encoding="utf-8")
     draw(folder / "load.png", measured.report, measured.steady, measured.overload)
