@@ -45,6 +45,8 @@ KEPT = 0.9
 """Part of the peak before a round that must remain after it, else the round does not count."""
 MOST_TAKEN = 0.1
 """Largest part of the machine's time that other programs may have in a second, else the round does not count."""
+MOST_REFUSED = 0.001
+"""Largest part of the requests at that share that may be refused: on a busy core some wait for long by chance."""
 MOST_GROWTH = 64
 """Limit of the growth during the steady load, MiB: caches fill."""
 MOST_LINES = 256
@@ -266,7 +268,8 @@ def check(report: dict[str, Any]) -> None:
     """Check the targets of the full length; raise `AssertionError`."""
     assert report["rounds_at_that_share"] >= report["rounds"] / 3, "the machine was too unsteady to tell"
     at_share = report["statuses_at_that_share"]
-    assert set(at_share) <= {"200", "201"}, f"refusals or errors under steady load: {at_share}"
+    assert set(at_share) <= {"200", "201", "429"}, f"errors under steady load: {at_share}"
+    assert at_share.get("429", 0) <= MOST_REFUSED * sum(at_share.values()), f"refusals under steady load: {at_share}"
     growth, error = report["memory_slope_mib_per_minute"]
     first, last = report["memory_mib"]
     assert last - first < MOST_GROWTH, f"memory went from {first} to {last} MiB"
