@@ -133,10 +133,13 @@ def work(listening: socket.socket, on_start: Callable[[], None]) -> None:
 
 
 def _prepare_app(settings: Settings) -> FastAPI:
-    """Return the application of this process, its galleries open."""
-    _prepare_process(settings)
-    app = create_app(settings)
-    app.state.collections.open()
+    """Return the application of this process, its galleries open; end the process at a stop signal meanwhile."""
+    try:
+        _prepare_process(settings)
+        app = create_app(settings)
+        app.state.collections.open()
+    except SystemExit:
+        os._exit(0)  # Python's own exit aborts while threads of libraries start
     return app
 
 
@@ -210,8 +213,7 @@ def _url_of(listening: socket.socket) -> str:
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:
-    """End with status 0, without Python's own exit, which aborts while threads of libraries start.
-
-    uvicorn raises the signal again after it has shut down.
-    """
-    os._exit(0)
+    """End with status 0. uvicorn raises the signal again after it has shut down."""
+    for other in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(other, signal.SIG_IGN)  # another one during Python's own exit would show a traceback
+    raise SystemExit(0)
