@@ -10,8 +10,8 @@ answer cannot hide those that wait behind it.
 The service has one half of the cores and the clients have the other, so that three times the load does not slow the
 service by the work of the clients. Both may share the machine with other programs. The peak is therefore
 measured before every round of 20 seconds and after the last one. A round does not count as 80 % of the peak if the peak
-fell meanwhile, if other programs had more than a tenth of the machine in one second, or if the cores were so slow for a
-second that the load was their peak. Refusals in such a round are reported, and are not failures.
+fell meanwhile, if other programs had more than a tenth of the machine in one second, or if the service's cores were so
+slow for a second that the load was their peak. Refusals in such a round are reported, and do not count.
 """
 
 from __future__ import annotations
