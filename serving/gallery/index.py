@@ -47,7 +47,6 @@ _DEVICE = re.compile(r"(?:cuda|tensorrt)(?::(\d+))?")
 MAX_K_FACTOR = 4
 """For more than this many times the k that an approximate index was measured at, search is exact."""
 
-_QUERIES_AT_ONCE = 32
 _PROBES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 
 
@@ -187,7 +186,7 @@ class Index:
         rows = None if exact or among is not None else self._propose(vectors, k)
         if rows is None:
             return self._main.search(vectors, k, among)
-        similarities = self._scores(vectors, rows)
+        similarities = self._main.similarities(vectors, rows)
         # The lists that were probed may hold fewer than k vectors.
         short = (rows != NO_ROW).sum(axis=1) < k
         if short.any():
@@ -207,15 +206,6 @@ class Index:
             return None
         proposed = min(self.setting.shortlist * k, len(self._main))
         return self._main.search_by(self._frozen.approximate, self.setting, vectors, proposed)[1]
-
-    def _scores(self, vectors: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Return the exact similarity of each row to its query, float32 [q, p]."""
-        stored, scores = self._main.vectors(), np.empty(rows.shape, np.float32)
-        for start in range(0, len(vectors), _QUERIES_AT_ONCE):  # the gathered vectors are far larger than the result
-            piece = slice(start, start + _QUERIES_AT_ONCE)
-            scores[piece] = np.einsum("qd,qkd->qk", vectors[piece], stored[rows[piece]])
-        scores[rows == NO_ROW] = -np.inf
-        return scores
 
 
 class Segment:
@@ -280,6 +270,13 @@ class Segment:
         selector = None if bitmap is None else faiss.IDSelectorBitmap(bitmap)
         similarities, rows = _faiss_search(index, vectors, k, KINDS[setting.kind].parameters(setting.effort, selector))
         return np.where(rows == NO_ROW, np.float32(-np.inf), similarities), rows
+
+    def similarities(self, vectors: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Return the exact similarity of each query, float32 [q, dim], to its rows, int64 [q, p]; `NO_ROW` has -inf."""
+        similarities = np.empty(rows.shape, np.float32)
+        query, result, row = (faiss.swig_ptr(array) for array in (vectors, similarities, rows))
+        self.exact.compute_distance_subset(len(vectors), query, rows.shape[1], result, row)
+        return similarities
 
     def ids_of(self, rows: np.ndarray) -> np.ndarray:
         """Return the ids of rows, int64; `NO_ROW` stays."""
@@ -412,7 +409,8 @@ class _SharedLock:
 def top_k(similarities: np.ndarray, ids: np.ndarray, k: int) -> Neighbours:
     """Return the k largest of each row; equal ones in the order of their ids."""
     order = np.lexsort((ids, -similarities), axis=1)[:, :k]
-    return np.take_along_axis(similarities, order, axis=1), np.take_along_axis(ids, order, axis=1)
+    rows = np.arange(len(order))[:, None]
+    return similarities[rows, order], ids[rows, order]
 
 
 def stored_vectors(exact: faiss.Index) -> np.ndarray:

@@ -17,7 +17,8 @@ that an interrupted run keeps its figures.
 Vectors are synthetic: classes around centres, with a spectrum that falls like that of trained embeddings. Vectors
 without structure are harder than those of any model. The second part takes the rows of --vectors instead, cut to --dim
 numbers. If it needs more rows, it makes them: points between a row and one of its neighbours, with noise of a third of
-their distance. --peers adds indexes of other libraries in the same run.
+their distance. The exact rows are mapped from a file, as in a gallery. --peers adds indexes of other libraries in the
+same run.
 """
 
 from __future__ import annotations
@@ -250,7 +251,15 @@ def real_vectors(file: Path, n: int, dim: int) -> faiss.Index:
     return index
 
 
+def mapped(index: faiss.Index) -> faiss.Index:
+    """Return an index as a gallery opens its exact rows: mapped from a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        faiss.write_index(index, f"{folder}/index")
+        return faiss.read_index(f"{folder}/index", faiss.IO_FLAG_MMAP_IFC)
+
+
 def kinds(found: Found, flat: faiss.Index, recall: float, names: Sequence[str], peers: Sequence[str]) -> None:
+    in_memory, flat = stored_vectors(flat), mapped(flat)
     rows = stored_vectors(flat)
     n, dim = rows.shape
     exact, sample = FrozenIndex(flat, np.arange(n)), sample_vectors(np.arange(n), rows, 10)
@@ -283,7 +292,7 @@ def kinds(found: Found, flat: faiss.Index, recall: float, names: Sequence[str], 
         show(figures, size)
         found.add("kinds", rows=n, **figures)
     for name in (name for name in peers if not found.has("peers", n, name)):
-        figures = measure_peer(name, rows, sample, recall)
+        figures = measure_peer(name, in_memory, sample, recall)
         show(figures, figures["bytes"])
         found.add("peers", rows=n, **figures)
 
