@@ -38,7 +38,7 @@ from serving.settings import (
     gallery_variables,
     variable_of,
 )
-from serving.watchdog import KILLED, start_watchdog
+from serving.watchdog import KILLED, on_stop_signals, start_watchdog
 from serving.workers import Supervisor
 from zoo.errors import GalleryError, UsageError, ZooError
 from zoo.paths import thread_count
@@ -76,8 +76,7 @@ def serve(
     os.environ |= {EMBED: embed} if embed else gallery_variables(addresses)
     os.environ |= {name: value for name, value in ((DEVICE, device), (PRECISION, precision)) if value}
     settings = Settings.load(flags)  # its message about a wrong value names the flag
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _leave)
+    on_stop_signals(_leave)
     for address in addresses:
         if is_address(address.gallery):
             from serving.gallery.backends.milvus_client import check_workers
@@ -121,8 +120,7 @@ def _run_workers(listening: socket.socket, url: str, settings: Settings) -> None
 
 def work(listening: socket.socket, on_start: Callable[[], None]) -> None:
     """Serve as one of several workers."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _leave)
+    on_stop_signals(_leave)
     settings = Settings.load()
     try:
         app = _prepare_app(settings)
@@ -214,6 +212,5 @@ def _url_of(listening: socket.socket) -> str:
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:
     """End with status 0. uvicorn raises the signal again after it has shut down."""
-    for other in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(other, signal.SIG_IGN)  # another one during Python's own exit would show a traceback
+    on_stop_signals(signal.SIG_IGN)  # another one during Python's own exit would show a traceback
     raise SystemExit(0)

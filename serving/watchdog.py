@@ -12,12 +12,19 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Callable
 
 KILL_SECONDS = 5.0
 """Seconds after the drain period until a process that has not ended is killed."""
 KILLED = 128 + 9
 """Exit status of a process that was killed, as shells show SIGKILL."""
 STOP_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
+
+
+def on_stop_signals(handler: Callable[..., object] | signal.Handlers) -> None:
+    """Call `handler` at each stop signal of this process."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, handler)
 
 
 def kill_later(seconds: float) -> None:
@@ -52,8 +59,7 @@ def _watch(seconds: float) -> None:
     Standard input has the numbers of its signals, and ends with it.
     """
     parent = os.getppid()
-    for number in STOP_SIGNALS:  # Ctrl-C and service managers send them to every process
-        signal.signal(number, signal.SIG_IGN)
+    on_stop_signals(signal.SIG_IGN)  # Ctrl-C and service managers send them to every process
     while (heard := os.read(0, 512)) and not STOP_SIGNALS.intersection(heard):
         pass
     end = time.monotonic() + seconds

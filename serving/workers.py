@@ -15,6 +15,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from types import FrameType
 
+from serving.watchdog import on_stop_signals
+
 logger = logging.getLogger(__name__)
 
 BEAT_SECONDS = 1.0
@@ -81,8 +83,7 @@ class Supervisor:
         self.work, self.listening, self.end_seconds, self.fatal = work, listening, end_seconds, fatal
         self.on_start: Callable[[], None] | None = on_start
         self.stopping = False
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._stop)
+        on_stop_signals(self._stop)
         self.workers = [self._start() for _ in range(count)]
 
     def run(self) -> list[int | None]:

@@ -13,6 +13,7 @@ import zoo
 from zoo.paths import SHIPPED
 
 sentence_transformers = pytest.importorskip("sentence_transformers")
+pytestmark = pytest.mark.slow  # only `make slow` installs it
 
 
 def pictures() -> list[Image.Image]:
