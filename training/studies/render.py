@@ -259,9 +259,9 @@ def file_name(heading: str) -> str:
 
 
 def command_of(plan: Plan) -> str:
-    """Return the `zoo benchmark run` that makes a plan's results, without the folder."""
+    """Return the command that makes a plan's results, without the folder."""
     arms = [word for text in plan.study.own_arms for word in ("--arm", text)]
-    words = ["zoo", "benchmark", "run", *(arms or [plan.study.name]), "--dataset", plan.dataset]
+    words = [*plan.study.command.split(), "run", *(arms or [plan.study.name]), "--dataset", plan.dataset]
     words += ["--seeds", str(plan.seeds)]
     if plan.selections != plan.study.selections:
         words += ["--select", "both" if plan.selections == SELECTIONS else plan.selections[0]]

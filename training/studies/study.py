@@ -217,6 +217,7 @@ class Study:
         normalised: Measures that the report sums up by setting, each divided by its maximum over the settings of an
             objective (`training.studies.normalised`).
         own_arms: The arms as the user wrote them, of a study of the user (`training.studies.own`).
+        command: The command that knows the study.
 
     Raises:
         RecipeError: If the study contradicts itself.
@@ -242,6 +243,7 @@ class Study:
     as_published: bool = False
     normalised: tuple[Measure, ...] = ()
     own_arms: tuple[str, ...] = ()
+    command: str = "zoo benchmark"
 
     def __post_init__(self) -> None:
         if not STUDY_NAME.fullmatch(self.name):

@@ -100,6 +100,7 @@ STUDY = Study(
     baseline="margin",
     seeds=5,
     datasets=PHOTO_DATASETS,
+    command="python -m tests.benchmarks.quality",
     note="Recipes are compared, not losses: controls have a library's loss and miner in our recipe. Batch norms are "
     "frozen in all arms but one. Heads of all arms are compared, and the trunks' features beside them; nothing is "
     "chosen by test classes.",
