@@ -22,7 +22,7 @@ STOP_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 
 
 def on_stop_signals(handler: Callable[..., object] | signal.Handlers) -> None:
-    """Call `handler` at each stop signal of this process."""
+    """Set the handler of this process's stop signals."""
     for number in STOP_SIGNALS:
         signal.signal(number, handler)
 

@@ -272,10 +272,16 @@ class Segment:
         return np.where(rows == NO_ROW, np.float32(-np.inf), similarities), rows
 
     def similarities(self, vectors: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Return the exact similarity of each query, float32 [q, dim], to its rows, int64 [q, p]; `NO_ROW` has -inf."""
-        similarities = np.empty(rows.shape, np.float32)
-        query, result, row = (faiss.swig_ptr(array) for array in (vectors, similarities, rows))
-        self.exact.compute_distance_subset(len(vectors), query, rows.shape[1], result, row)
+        """Return the exact similarity of each query to its rows, float32 [q, p]; `NO_ROW` has -inf.
+
+        Args:
+            vectors: float32 [q, dim], contiguous.
+            rows: int64 [q, p].
+        """
+        rows, similarities = np.ascontiguousarray(rows), np.empty(rows.shape, np.float32)
+        if rows.size:  # FAISS refuses to compare nothing
+            query, result, row = (faiss.swig_ptr(array) for array in (vectors, similarities, rows))
+            self.exact.compute_distance_subset(len(vectors), query, rows.shape[1], result, row)
         return similarities
 
     def ids_of(self, rows: np.ndarray) -> np.ndarray:

@@ -17,8 +17,8 @@ that an interrupted run keeps its figures.
 Vectors are synthetic: classes around centres, with a spectrum that falls like that of trained embeddings. Vectors
 without structure are harder than those of any model. The second part takes the rows of --vectors instead, cut to --dim
 numbers. If it needs more rows, it makes them: points between a row and one of its neighbours, with noise of a third of
-their distance. The exact rows are mapped from a file, as in a gallery. --peers adds indexes of other libraries in the
-same run.
+their distance. The exact rows are mapped from a file in TMPDIR, as in a gallery that was just compacted. --peers adds
+indexes of other libraries in the same run, over the rows in memory.
 """
 
 from __future__ import annotations
@@ -259,10 +259,10 @@ def mapped(index: faiss.Index) -> faiss.Index:
 
 
 def kinds(found: Found, flat: faiss.Index, recall: float, names: Sequence[str], peers: Sequence[str]) -> None:
-    in_memory, flat = stored_vectors(flat), mapped(flat)
-    rows = stored_vectors(flat)
+    mapped_flat = mapped(flat)
+    rows = stored_vectors(mapped_flat)
     n, dim = rows.shape
-    exact, sample = FrozenIndex(flat, np.arange(n)), sample_vectors(np.arange(n), rows, 10)
+    exact, sample = FrozenIndex(mapped_flat, np.arange(n)), sample_vectors(np.arange(n), rows, 10)
     assert sample
     print(f"{n:,} x {dim}, recall of the 10 nearest at least {recall}; exact vectors take {4 * dim} bytes each")
     print(f"{'kind':<11}{'effort':>7}{'shortlist':>10}{'build s':>9}{'cpu s':>8}{'bytes':>7}", end="")
@@ -292,7 +292,7 @@ def kinds(found: Found, flat: faiss.Index, recall: float, names: Sequence[str], 
         show(figures, size)
         found.add("kinds", rows=n, **figures)
     for name in (name for name in peers if not found.has("peers", n, name)):
-        figures = measure_peer(name, in_memory, sample, recall)
+        figures = measure_peer(name, stored_vectors(flat), sample, recall)
         show(figures, figures["bytes"])
         found.add("peers", rows=n, **figures)
 

@@ -27,7 +27,7 @@ ABLATION = {
     "margin, norms learn": (*RECIPE, "backbone.freeze_norm=none"),
     "pa, shuffled": (*RECIPE, "batch.sampler=spc-r"),
 }
-"""Our recipes without one ingredient; the rates are those of the control with its library's own rates."""
+"""Our recipes without one ingredient; the rates are in the arm "margin, rates of the peer"."""
 
 LEVEL = 0.005
 """MAP@R within which a control is called level with ours."""

@@ -80,6 +80,19 @@ def test_every_kind_equals_a_naive_search(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
+def test_new_vectors_are_found_after_all_frozen_ones_were_removed(name: str) -> None:
+    vectors, new = clustered(), clustered(30, seed=1)
+    index = Index(DIM, frozen_of(name, vectors, thorough(name)))
+    assert index.search(vectors[:2], 0)[1].shape == (2, 0)
+    ids = np.arange(20_000, 20_030)
+    index.apply(StoreChanges(1, len(new), np.arange(10, 10 + 3 * N, 3), [(ids, new)]))
+    expected = naive(dict(zip(ids.tolist(), new, strict=True)), vectors[0], 5)
+    assert index.search(vectors[:1], 5)[1].tolist() == [expected]
+    index.apply(StoreChanges(2, 0, ids, []))
+    assert index.search(vectors[:2], 5)[1].shape == (2, 0)
+
+
+@pytest.mark.parametrize("name", KINDS)
 def test_fast_settings_fill_every_place_with_exact_similarities(name: str) -> None:
     vectors, queries = clustered(), clustered(6, seed=7)
     fast = IndexSetting(name, KINDS[name].efforts[0], 1)
