@@ -20,6 +20,7 @@ from training.overrides import override
 from training.recipe import Recipe
 from training.studies.papers import STUDIES
 from training.studies.study import resolve_recipes
+from training.studies.trials import METHOD_CONSTANTS, main_constant
 from training.trainer import Trainer, fit
 from zoo.errors import UsageError
 
@@ -50,6 +51,18 @@ def test_a_control_has_everything_of_ours_but_loss_and_miner() -> None:
         if PEERS[peer].head:
             control, ours = (found[label].to_json() for label in (f"{peer} in our trainer", method))
             assert {key for key in ours if control[key] != ours[key]} == {"objective"}
+
+
+def test_trials_vary_the_main_constant_of_a_loop_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METHOD_CONSTANTS, METHOD, "constant")
+    found = recipes()
+    assert {peer: main_constant(found[peer]) for peer in PEERS} == {
+        "pml-margin": ("objective.method_args.constant", 0.2),
+        "pml-ms": ("objective.method_args.constant", 50),
+        "pml-pa": ("objective.method_args.constant", 32),
+        "oml-triplet": None,
+        "timm-softmax": None,
+    }
 
 
 MODULES = {"open-metric-learning": "oml", "pytorch-metric-learning": "pytorch_metric_learning", "timm": "timm"}

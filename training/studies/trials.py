@@ -149,7 +149,7 @@ def main_constant(recipe: Recipe) -> tuple[str, float] | None:
     objective = recipe.record["objective"]
     method, args = objective["method"], objective["method_args"]
     if (
-        method in METHOD_CONSTANTS
+        args.get(METHOD_CONSTANTS.get(method)) is not None
         and len(recipe.heads) > (method == "diva")
         and args.get("arm") in (None, DECORRELATED)
     ):

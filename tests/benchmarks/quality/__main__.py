@@ -17,12 +17,14 @@ from tests.benchmarks.quality import peers
 from tests.benchmarks.quality.study import STUDY
 from training.methods import METHODS
 from training.studies.papers import STUDIES
+from training.studies.trials import METHOD_CONSTANTS
 from zoo.cli import main as cli
 
 
 def main(words: Sequence[str]) -> int:
     """Run a command of `zoo benchmark` that knows the peers and their study."""
     METHODS[peers.METHOD] = peers.PeerMethod
+    METHOD_CONSTANTS[peers.METHOD] = "constant"
     STUDIES[STUDY.name] = STUDY
     return cli.main(["benchmark", *words])
 

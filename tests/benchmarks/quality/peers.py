@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -58,25 +59,29 @@ class Classifier(nn.Module):
         return cross_entropy(self.linear(features), labels)
 
 
-def _pml_margin(classes: int, dim: int) -> nn.Module:
+def _classifier(classes: int, dim: int, constant: None) -> nn.Module:
+    return Classifier(classes, dim)
+
+
+def _pml_margin(classes: int, dim: int, margin: float) -> nn.Module:
     from pytorch_metric_learning import losses, miners
 
-    return MinedLoss(losses.MarginLoss(), miners.DistanceWeightedMiner())
+    return MinedLoss(losses.MarginLoss(margin=margin), miners.DistanceWeightedMiner())
 
 
-def _pml_multi_similarity(classes: int, dim: int) -> nn.Module:
+def _pml_multi_similarity(classes: int, dim: int, beta: float) -> nn.Module:
     from pytorch_metric_learning import losses, miners
 
-    return MinedLoss(losses.MultiSimilarityLoss(), miners.MultiSimilarityMiner())
+    return MinedLoss(losses.MultiSimilarityLoss(beta=beta), miners.MultiSimilarityMiner())
 
 
-def _pml_proxy_anchor(classes: int, dim: int) -> nn.Module:
+def _pml_proxy_anchor(classes: int, dim: int, alpha: float) -> nn.Module:
     from pytorch_metric_learning import losses
 
-    return MinedLoss(losses.ProxyAnchorLoss(classes, dim))
+    return MinedLoss(losses.ProxyAnchorLoss(classes, dim, alpha=alpha))
 
 
-def _oml_triplet(classes: int, dim: int) -> nn.Module:
+def _oml_triplet(classes: int, dim: int, constant: None) -> nn.Module:
     from oml.losses.triplet import TripletLossWithMiner
     from oml.miners.inbatch_hard_tri import HardTripletsMiner
 
@@ -90,7 +95,9 @@ class Peer:
 
     Attributes:
         library: The distribution that has it.
-        create: Returns the criterion, `(embeddings, labels) -> scalar`, for a number of classes and a dimension.
+        create: Returns the criterion, `(embeddings, labels) -> scalar`, for a number of classes, a dimension and the
+            main constant.
+        constant: The library's default of the constant that trials vary in ours, too; None for a loss without one.
         optimizer, weight_decay: Of trunk and head.
         head: Whether there is a linear head; without one the pooled features are the embedding.
         head_rate: Factor of the trunk's learning rate for the head.
@@ -99,7 +106,8 @@ class Peer:
     """
 
     library: str
-    create: Callable[[int, int], nn.Module]
+    create: Callable[[int, int, Any], nn.Module]
+    constant: float | None = None
     optimizer: str = "adam"
     weight_decay: float = 1e-4
     head: bool = True
@@ -110,11 +118,11 @@ class Peer:
 
 PML = "pytorch-metric-learning"
 PEERS: Mapping[str, Peer] = {
-    "pml-margin": Peer(PML, _pml_margin),
-    "pml-ms": Peer(PML, _pml_multi_similarity),
-    "pml-pa": Peer(PML, _pml_proxy_anchor, "adamw", head_rate=1.0, own_rate=100.0, sampler="spc-r"),
+    "pml-margin": Peer(PML, _pml_margin, 0.2),
+    "pml-ms": Peer(PML, _pml_multi_similarity, 50.0),
+    "pml-pa": Peer(PML, _pml_proxy_anchor, 32.0, "adamw", head_rate=1.0, own_rate=100.0, sampler="spc-r"),
     "oml-triplet": Peer("open-metric-learning", _oml_triplet, weight_decay=0.0),
-    "timm-softmax": Peer("timm", Classifier, "adamw", head=False, sampler="spc-r"),
+    "timm-softmax": Peer("timm", _classifier, optimizer="adamw", head=False, sampler="spc-r"),
 }
 
 INSTALL = {
@@ -135,16 +143,25 @@ class PeerMethod(Method):
         dim: The dimension of the embedding.
         criterion: Name in `PEERS`.
         own_rates: Whether head and criterion learn at the library's rates; otherwise at those of the recipe.
+        constant: The main constant of the criterion; None for one without any.
 
     Raises:
         UsageError: `missing-dependency` if the library is not installed.
     """
 
-    def __init__(self, heads: nn.ModuleDict, classes: int, dim: int, criterion: str, own_rates: bool = True) -> None:
+    def __init__(
+        self,
+        heads: nn.ModuleDict,
+        classes: int,
+        dim: int,
+        criterion: str,
+        own_rates: bool = True,
+        constant: float | None = None,
+    ) -> None:
         super().__init__()
         self.heads, self.peer, self.own_rates = heads, PEERS[criterion], own_rates
         try:
-            self.criterion = self.peer.create(classes, dim)
+            self.criterion = self.peer.create(classes, dim, constant)
         except ImportError as error:
             raise UsageError(
                 f"{self.peer.library} is not installed ({error}). Install it with: "

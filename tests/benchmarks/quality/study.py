@@ -1,9 +1,11 @@
 """The study of other recipes: ours, theirs, their losses in our trainer, and our recipe without each ingredient.
 
-A recipe of ours begins with principal directions as head and ends with discriminant ones; weights are averaged, batch
-norms frozen, and trunk and head have one rate. A plain loop of a library has what `peers.PEERS` says. The control arms
-have the library's loss and miner, and all else of ours: they should be level with ours. Then the other arms say which
-of the ingredients makes the difference between the two.
+Here a recipe of ours begins with principal directions as head and ends with discriminant ones; weights are averaged,
+batch norms frozen, and trunk and head have one rate. A plain loop of a library has what `peers.PEERS` says: loss,
+miner, optimiser, rates, head and sampler, in our trainer with our crops and schedule. The control arms have the
+library's loss and miner, and all else of ours: they should be level with ours. Then the other arms say which of the
+ingredients makes the difference between the two, taken from ours or, the discriminant directions, given to the loops
+and to the trunk that was not trained.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ def criterion(name: str, own_rates: bool) -> tuple[str, ...]:
         name: Name in `PEERS`.
         own_rates: Whether optimiser, rates and weight decay are the library's.
     """
-    peer, args = PEERS[name], json.dumps({"criterion": name, "own_rates": own_rates})
+    peer = PEERS[name]
+    args = json.dumps({"criterion": name, "own_rates": own_rates, "constant": peer.constant})
     rates = (f"optimizer.name={peer.optimizer}", f"optimizer.weight_decay={peer.weight_decay}") if own_rates else ()
     return (
         *("objective.loss=none", "objective.miner=none", f"objective.method={METHOD}", f"objective.method_args={args}"),
@@ -70,14 +73,31 @@ def _arms() -> tuple[Arm, ...]:
         for method, peer in OURS.items()
         if PEERS[peer].head
     ]
+    ends = [
+        Arm(f"{peer}, LDA", _recipe(method), (*plain_loop(peer), "head_end=lda"))
+        for method, peer in OURS.items()
+        if PEERS[peer].head
+    ]
     rates = Arm("margin, rates of the peer", _recipe("margin"), (*RECIPE, *criterion("pml-margin", own_rates=True)))
     less = [Arm(label, _recipe(label.partition(",")[0]), settings) for label, settings in ABLATION.items()]
     trunk = Arm("trunk", _recipe("margin"), ("schedule.epochs=0", "heads=[]", "head_start=random"))
-    return (*ours, *theirs, *controls, rates, *less, trunk)
+    trunk_lda = Arm("trunk, LDA", _recipe("margin"), ("schedule.epochs=0", "head_end=lda"))
+    return (*ours, *theirs, *controls, *ends, rates, *less, trunk, trunk_lda)
 
 
 def _claims() -> tuple[Claim, ...]:
-    pairs = [Claim(f"our {method} beats the recipe of {peer}", method, peer, MAP_AT_R) for method, peer in OURS.items()]
+    """Pairs are compared as the libraries have them, and with our end of the head; rates at the same loss and miner."""
+    pairs = [
+        Claim(f"our {method} beats the recipe of {peer}", method, peer, measure)
+        for measure in (MAP_AT_R, R1)
+        for method, peer in OURS.items()
+    ]
+    pairs += [
+        Claim(f"our {method} beats the recipe of {peer} with LDA", method, f"{peer}, LDA", MAP_AT_R)
+        for method, peer in OURS.items()
+        if PEERS[peer].head
+    ]
+    pairs += [Claim(f"training beats LDA of the trunk: {arm}", arm, "trunk, LDA", MAP_AT_R) for arm in OURS]
     controls = [
         Claim(f"{peer} in our trainer is level with {method}", f"{peer} in our trainer", method, MAP_AT_R, within=LEVEL)
         for method, peer in OURS.items()
@@ -85,8 +105,10 @@ def _claims() -> tuple[Claim, ...]:
     ]
     less = [
         Claim(f"{label.partition(',')[0]} is better than: {label}", label.partition(",")[0], label, MAP_AT_R)
-        for label in (*ABLATION, "margin, rates of the peer")
+        for label in ABLATION
     ]
+    control, own_rates = "pml-margin in our trainer", "margin, rates of the peer"
+    less.append(Claim(f"{control} is better than: {own_rates}", control, own_rates, MAP_AT_R))
     return (*pairs, *controls, *less)
 
 
