@@ -202,7 +202,7 @@ class Index:
             except RuntimeError as error:
                 logger.warning("the GPU failed, so the CPU searches from now on: %s.", error)
                 self._gpu = None
-        if self._frozen.approximate is None or k > MAX_K_FACTOR * self._frozen.k:
+        if self._frozen.approximate is None or not 0 < k <= MAX_K_FACTOR * self._frozen.k:
             return None
         proposed = min(self.setting.shortlist * k, len(self._main))
         return self._main.search_by(self._frozen.approximate, self.setting, vectors, proposed)[1]
@@ -276,12 +276,11 @@ class Segment:
 
         Args:
             vectors: float32 [q, dim], contiguous.
-            rows: int64 [q, p].
+            rows: int64 [q, p]; p is at least 1.
         """
         rows, similarities = np.ascontiguousarray(rows), np.empty(rows.shape, np.float32)
-        if rows.size:  # FAISS refuses to compare nothing
-            query, result, row = (faiss.swig_ptr(array) for array in (vectors, similarities, rows))
-            self.exact.compute_distance_subset(len(vectors), query, rows.shape[1], result, row)
+        query, result, row = (faiss.swig_ptr(array) for array in (vectors, similarities, rows))
+        self.exact.compute_distance_subset(len(vectors), query, rows.shape[1], result, row)
         return similarities
 
     def ids_of(self, rows: np.ndarray) -> np.ndarray:

@@ -532,7 +532,7 @@ def _write_vectors(folder: Path, dim: int, changes: StoreChanges) -> FrozenIndex
     rows = Segment.of(dim, changes.blocks, changes.count)
     faiss.write_index(rows.exact, str(folder / EXACT))
     np.save(folder / IDS, rows.ids)
-    return FrozenIndex(_map_index(folder / EXACT), rows.ids)
+    return FrozenIndex(map_index(folder / EXACT), rows.ids)
 
 
 def open_generation(folder: Path, fingerprint: str, dim: int) -> tuple[FrozenIndex, GenerationFacts]:
@@ -546,8 +546,8 @@ def open_generation(folder: Path, fingerprint: str, dim: int) -> tuple[FrozenInd
         raise ValueError("it is of another model's gallery")
     if sum((folder / name).stat().st_size for name in facts.files) <= CHECKED_BYTES:
         check_hashes(folder, facts)
-    exact = _map_index(folder / EXACT)
-    approximate = _map_index(folder / APPROXIMATE) if facts.setting.kind != "flat" else None
+    exact = map_index(folder / EXACT)
+    approximate = map_index(folder / APPROXIMATE) if facts.setting.kind != "flat" else None
     ids = np.load(folder / IDS, mmap_mode="r")
     sizes = {(index.ntotal, index.d) for index in (exact, approximate) if index is not None}
     if sizes != {(facts.count, dim)} or ids.shape != (facts.count,) or ids.dtype != np.int64:
@@ -598,5 +598,6 @@ def check_hashes(folder: Path, facts: GenerationFacts) -> None:
             raise ValueError(f"the SHA-256 of {name} differs")
 
 
-def _map_index(path: Path) -> faiss.Index:
+def map_index(path: Path) -> faiss.Index:
+    """Return the index of a file, whose rows are mapped and not read."""
     return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)

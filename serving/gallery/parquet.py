@@ -14,6 +14,7 @@ import numpy as np
 
 from serving.gallery.calibration import calibration_record, checked_record, take_over_calibration
 from serving.gallery.gallery import VectorGallery, is_gallery
+from serving.gallery.index_files import map_index
 from serving.gallery.store import MODEL
 from serving.gallery.types import (
     MAX_KEY,
@@ -177,7 +178,7 @@ def _write_index(index: faiss.Index, path: Path) -> None:
     """Write an index, or raise `OSError`."""
     try:
         faiss.write_index(index, str(path))
-        faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)  # FAISS does not report a full disk at the last bytes
+        map_index(path)  # FAISS does not report a full disk at the last bytes
     except RuntimeError as error:
         raise OSError(str(error)) from None
 

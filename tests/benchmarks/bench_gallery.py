@@ -44,6 +44,7 @@ import numpy as np
 
 from serving.gallery import NewItem, Thumbnail, VectorGallery
 from serving.gallery.index import KINDS, FrozenIndex, Index, build_index, stored_vectors
+from serving.gallery.index_files import map_index
 from serving.gallery.tune import fastest_setting, sample_vectors
 from tests.benchmarks.gallery_picture import draw
 from tests.benchmarks.index_peers import PEERS, latency, measure_peer
@@ -254,8 +255,9 @@ def real_vectors(file: Path, n: int, dim: int) -> faiss.Index:
 def mapped(index: faiss.Index) -> faiss.Index:
     """Return an index as a gallery opens its exact rows: mapped from a file."""
     with tempfile.TemporaryDirectory() as folder:
-        faiss.write_index(index, f"{folder}/index")
-        return faiss.read_index(f"{folder}/index", faiss.IO_FLAG_MMAP_IFC)
+        file = Path(folder, "index")
+        faiss.write_index(index, str(file))
+        return map_index(file)
 
 
 def kinds(found: Found, flat: faiss.Index, recall: float, names: Sequence[str], peers: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from tests.benchmarks.quality.__main__ import main
 from tests.benchmarks.quality.peers import METHOD, PEERS, PeerMethod
-from tests.benchmarks.quality.study import OURS, STUDY
+from tests.benchmarks.quality.study import STUDY, WITH_HEAD
 from tests.raising import raises
 from tests.training import toys
 from tests.training.studies.toys import HEAD, images
@@ -28,6 +28,7 @@ from zoo.errors import UsageError
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(METHODS, METHOD, PeerMethod)
+    monkeypatch.setitem(METHOD_CONSTANTS, METHOD, "constant")
     monkeypatch.setitem(STUDIES, STUDY.name, STUDY)
 
 
@@ -47,14 +48,12 @@ def test_arms_differ_neither_in_images_nor_in_their_number(dataset: str) -> None
 
 def test_a_control_has_everything_of_ours_but_loss_and_miner() -> None:
     found = recipes()
-    for method, peer in OURS.items():
-        if PEERS[peer].head:
-            control, ours = (found[label].to_json() for label in (f"{peer} in our trainer", method))
-            assert {key for key in ours if control[key] != ours[key]} == {"objective"}
+    for method, peer in WITH_HEAD.items():
+        control, ours = (found[label].to_json() for label in (f"{peer} in our trainer", method))
+        assert {key for key in ours if control[key] != ours[key]} == {"objective"}
 
 
-def test_trials_vary_the_main_constant_of_a_loop_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(METHOD_CONSTANTS, METHOD, "constant")
+def test_trials_vary_the_main_constant_of_a_loop_as_well() -> None:
     found = recipes()
     assert {peer: main_constant(found[peer]) for peer in PEERS} == {
         "pml-margin": ("objective.method_args.constant", 0.2),

@@ -1,8 +1,8 @@
 """Recipes on photographs from EfficientNet-Lite0's weights of ImageNet: birds (`cub2010`) and cars (`cars-half`).
 
 A recipe publishes the heads that its method trains. The same recipe whose name ends with `-lda` publishes instead one
-head of 512 discriminant directions of the trained trunk's features, which suits unseen cars better; for
-birds no gain is shown (docs/studies/README.md).
+head of 512 discriminant directions of the trained trunk's features, which suits unseen cars better; for birds
+no gain is shown (docs/studies/README.md).
 
 A run is made for ten minutes on two cores: 450 steps on birds and 900 on cars, of 112 images of 128 x 128 pixels, for
 every method, whose tasks share the steps. Clustering (MIC) and second views (DaNCE) take more time. A tenth of the

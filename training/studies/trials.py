@@ -148,12 +148,12 @@ def main_constant(recipe: Recipe) -> tuple[str, float] | None:
     """Return the key of a recipe's main constant and its value; None for a loss without one."""
     objective = recipe.record["objective"]
     method, args = objective["method"], objective["method_args"]
+    name = METHOD_CONSTANTS.get(method, "")
     if (
-        args.get(METHOD_CONSTANTS.get(method)) is not None
+        args.get(name) is not None
         and len(recipe.heads) > (method == "diva")
         and args.get("arm") in (None, DECORRELATED)
     ):
-        name = METHOD_CONSTANTS[method]
         return f"objective.method_args.{name}", args[name]
     loss = objective["loss"]
     name = "" if loss is None else getattr(LOSSES[loss], "main_constant", "")

@@ -19,6 +19,8 @@ from training.studies.study import FEATURES, MAP_AT_R, R1, Arm, Claim, Measure, 
 OURS = {"margin": "pml-margin", "ms": "pml-ms", "pa": "pml-pa", "triplet-d": "oml-triplet", "softmax": "timm-softmax"}
 """Each method of ours and the peer with the most similar objective."""
 
+WITH_HEAD = {method: peer for method, peer in OURS.items() if PEERS[peer].head}
+
 RECIPE = ("head_end=lda", "schedule.average=0.95")
 """Ends of our recipes: discriminant directions, and an average over about the last 20 of the few steps of a study."""
 
@@ -70,13 +72,10 @@ def _arms() -> tuple[Arm, ...]:
     theirs = [Arm(peer, _recipe(method), plain_loop(peer)) for method, peer in OURS.items()]
     controls = [
         Arm(f"{peer} in our trainer", _recipe(method), (*RECIPE, *criterion(peer, own_rates=False)))
-        for method, peer in OURS.items()
-        if PEERS[peer].head
+        for method, peer in WITH_HEAD.items()
     ]
     ends = [
-        Arm(f"{peer}, LDA", _recipe(method), (*plain_loop(peer), "head_end=lda"))
-        for method, peer in OURS.items()
-        if PEERS[peer].head
+        Arm(f"{peer}, LDA", _recipe(method), (*plain_loop(peer), "head_end=lda")) for method, peer in WITH_HEAD.items()
     ]
     rates = Arm("margin, rates of the peer", _recipe("margin"), (*RECIPE, *criterion("pml-margin", own_rates=True)))
     less = [Arm(label, _recipe(label.partition(",")[0]), settings) for label, settings in ABLATION.items()]
@@ -94,14 +93,12 @@ def _claims() -> tuple[Claim, ...]:
     ]
     pairs += [
         Claim(f"our {method} beats the recipe of {peer} with LDA", method, f"{peer}, LDA", MAP_AT_R)
-        for method, peer in OURS.items()
-        if PEERS[peer].head
+        for method, peer in WITH_HEAD.items()
     ]
     pairs += [Claim(f"training beats LDA of the trunk: {arm}", arm, "trunk, LDA", MAP_AT_R) for arm in OURS]
     controls = [
         Claim(f"{peer} in our trainer is level with {method}", f"{peer} in our trainer", method, MAP_AT_R, within=LEVEL)
-        for method, peer in OURS.items()
-        if PEERS[peer].head
+        for method, peer in WITH_HEAD.items()
     ]
     less = [
         Claim(f"{label.partition(',')[0]} is better than: {label}", label.partition(",")[0], label, MAP_AT_R)
