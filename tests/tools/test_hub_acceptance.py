@@ -8,13 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.zoo import joint_hub
 from tests.zoo.hub_server import COMMIT
 from tests.zoo.hub_state import Hub, Repository
-from zoo.models import baselines
-
-pytest.importorskip("transformers")
-from tests.zoo import joint_hub
 from tools import hub_acceptance
+from zoo.models import baselines
 
 pytestmark = pytest.mark.slow
 

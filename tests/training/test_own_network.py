@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import timm
 import torch
 from torch import Tensor, nn
 
@@ -111,7 +112,6 @@ def test_a_module_starts_with_its_weights_and_loads_again(own: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["net", "timm", "head"])
 def test_two_objects_are_two_recipes_and_only_the_object_trains_again(own: Any, kind: str) -> None:
-    timm = pytest.importorskip("timm")
     make = {"net": own.Net, "timm": lambda: timm.create_model("resnet10t"), "head": lambda: own.Head(32, 5)}[kind]
     part, others = ("head", {"backbone": own.Net}) if kind == "head" else ("backbone", {})
     objects = [make(), make()]
@@ -151,7 +151,6 @@ def of_layers() -> nn.Sequential:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["layers", "around", "timm", "timm-inside", "classifier"])
 def test_modules_of_libraries_start_with_their_weights_and_load_again(own: Any, kind: str) -> None:
-    timm = pytest.importorskip("timm")
     networks = {
         "layers": of_layers,
         "around": lambda: own.Around(of_layers()),

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pytorch_metric_learning import distances, losses, miners
 from torch import Tensor, nn
 
 import zoo
@@ -232,9 +233,6 @@ def test_wrong_places_and_objects_are_refused(short_zoo: Path) -> None:
 
 @pytest.mark.slow
 def test_losses_and_miners_of_another_library_train(short_zoo: Path) -> None:
-    losses = pytest.importorskip("pytorch_metric_learning.losses")
-    distances = pytest.importorskip("pytorch_metric_learning.distances")
-    miners = pytest.importorskip("pytorch_metric_learning.miners")
     with raises(UsageError, "invalid-value"):  # recorded by what it prints, of which no distance can be made
         ours.TripletMarginLoss(distance="CosineSimilarity()")
     for number, (loss, miner) in enumerate(

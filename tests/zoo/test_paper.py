@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tensorboard.backend.event_processing import event_accumulator
 
 import zoo
 from tests.commandline import run_here
@@ -83,7 +84,6 @@ sys.exit("torch" in sys.modules)"""
 
 @pytest.mark.slow
 def test_a_tracker_gets_every_step(own_zoo: Path) -> None:
-    event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     settings = {"schedule.epochs": 2, "schedule.steps": 3}
     zoo.train(MODEL, settings=settings, name="tracked", track=["tensorboard"], evaluate=False)
     (folder,) = (own_zoo / "runs").glob("tracked-*/tensorboard")

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pytest
 from PIL import Image
@@ -56,7 +57,6 @@ def files(birds: Path, split: str) -> Iterator[tuple[Path, str]]:
 
 def embedded(birds: Path) -> Mapping[str, Any]:
     """Return the images as a data set of the Hub has them: bytes with the name of their file."""
-    datasets = pytest.importorskip("datasets")
     features = datasets.Features(
         {"image": datasets.Image(), "label": datasets.Value("string"), "year": datasets.Value("int64")}
     )
@@ -88,7 +88,6 @@ def test_parquet_is_measured_as_the_folder(birds: Path, expected: Any, tmp_path:
 
 
 def test_metadata_beside_the_images_is_read(birds: Path, expected: Any) -> None:
-    pytest.importorskip("datasets")
     written = [birds / split / "metadata.jsonl" for split in ("train", "test")]
     for path in written:
         rows = [{"file_name": str(f.relative_to(path.parent)), "label": c} for f, c in files(birds, path.parent.name)]
@@ -101,7 +100,6 @@ def test_metadata_beside_the_images_is_read(birds: Path, expected: Any) -> None:
 
 
 def test_webdataset_is_measured_as_the_folder(birds: Path, expected: Any, tmp_path: Path) -> None:
-    pytest.importorskip("datasets")
     for split in ("train", "test"):
         with tarfile.open(tmp_path / f"{split}-000.tar", "w") as tar:
             for path, label in files(birds, split):
@@ -123,7 +121,6 @@ def tar_of(path: Path, members: Mapping[str, bytes]) -> Path:
 
 
 def test_samples_of_webdataset_hold_classes_texts_and_any_kind_of_image(birds: Path, tmp_path: Path) -> None:
-    pytest.importorskip("datasets")
     (first, _), (second, _) = list(files(birds, "test"))[:2]
     stream = io.BytesIO()
     Image.open(second).convert("RGB").save(stream, "WEBP", lossless=True)
@@ -161,7 +158,6 @@ print(status, sorted({"torch", "torchvision", "timm"} & sys.modules.keys()))
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tar", "tars", "jsonl", "parquet", "disk"])
 def test_no_format_loads_torch_to_be_indexed(birds: Path, tmp_path: Path, kind: str) -> None:
-    pytest.importorskip("datasets")
     images, source = list(files(birds, "test")), tmp_path / kind
     source.mkdir()
     if kind in ("tar", "tars"):
@@ -301,7 +297,6 @@ print(sorted(names), "torch" in sys.modules)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["parquet", "tar", "files"])
 def test_a_data_set_of_the_hub_is_read(birds: Path, tmp_path: Path, kind: str) -> None:
-    pytest.importorskip("datasets")
     expected = sorted(label for _, label in files(birds, "test"))
     repository: dict[str, bytes] = {}
     for split in ("train", "test"):
@@ -351,7 +346,7 @@ print(len(images), len(images.classes), "torch" in sys.modules, peak)
 
 @pytest.mark.slow
 def test_a_hundred_thousand_rows_of_parquet_take_under_500_mb(tmp_path: Path, own_zoo: Path) -> None:
-    datasets, stream = pytest.importorskip("datasets"), io.BytesIO()
+    stream = io.BytesIO()
     Image.new("RGB", (16, 16)).save(stream, "PNG")
     features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=list("abcdefgh"))})
     # Bytes behind the end of a picture make it another one.
@@ -403,7 +398,6 @@ PYARROW = ["bytes and paths", "bytes and no paths", "paths without bytes", "byte
 
 @pytest.mark.parametrize("kind", PYARROW)
 def test_parquet_by_pyarrow_is_measured_as_the_folder(birds: Path, expected: Any, tmp_path: Path, kind: str) -> None:
-    pytest.importorskip("datasets")
     sha256, metrics = measured(None, written_by_pyarrow(birds, tmp_path / "birds.parquet", kind))
     assert metrics == expected[1]
     assert (sha256 == expected[0]) == ("paths" in kind and "no paths" not in kind)  # the identity has the files' names
@@ -412,7 +406,6 @@ def test_parquet_by_pyarrow_is_measured_as_the_folder(birds: Path, expected: Any
 
 @pytest.mark.parametrize("kind", ["bytes", "paths"])
 def test_parquet_by_pyarrow_is_indexed(birds: Path, tmp_path: Path, kind: str) -> None:
-    pytest.importorskip("datasets")
     table = written_by_pyarrow(birds, tmp_path / "birds.parquet", kind)
     path, label = next(files(birds, "test"))
     with zoo.index(MODEL, table, out=tmp_path / "gallery") as gallery:
@@ -421,7 +414,6 @@ def test_parquet_by_pyarrow_is_indexed(birds: Path, tmp_path: Path, kind: str) -
 
 
 def test_a_mistake_in_parquet_is_named_by_the_users_file_and_row(birds: Path, tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets")
     rows = list(files(birds, "test"))[:3]
     labels = [label if number != 1 else None for number, (_, label) in enumerate(rows)]
     table = datasets.Dataset.from_dict({"path": [str(path) for path, _ in rows], "class": labels})

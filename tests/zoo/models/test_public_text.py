@@ -10,14 +10,12 @@ import pytest
 
 import zoo
 from tests.raising import raises
+from tests.zoo import joint_hub
 from tests.zoo.hub_state import Fault
 from zoo.cli.main import main, run
 from zoo.errors import ExportError, HubError
 from zoo.models.card import read_card
 from zoo.models.verify import verify
-
-pytest.importorskip("transformers")
-from tests.zoo import joint_hub
 
 pytestmark = pytest.mark.slow
 

@@ -11,8 +11,6 @@ from PIL import Image
 
 import zoo
 from tests.commandline import run_here
-
-pytest.importorskip("transformers")
 from tests.zoo import joint_hub
 from tests.zoo.trained_clip import NAMES, TEMPLATES, UNSEEN, draw, trained_clip, write_pictures
 
