@@ -61,7 +61,6 @@ def test_torch_gives_the_same_and_so_does_the_module(photographs: Path) -> None:
         ("photos", 0, "invalid-value"),
         ("photos", 100_000, "invalid-value"),
         ("margin-conv4-glyphs", 8, "not-available"),
-        ("diva-conv4-glyphs", 8, "not-available"),
     ],
 )
 def test_numbers_in_no_order_are_not_cut(model: str, dim: int, code: str) -> None:

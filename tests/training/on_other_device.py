@@ -134,9 +134,9 @@ def _step(objective: Objective) -> None:
 
 
 def _embed() -> None:
-    expected = zoo.load("diva-conv4-glyphs", runtime="torch").embed(IMAGES)
+    expected = zoo.load("diva-lite0-cub2010", runtime="torch").embed(IMAGES)
     with other_device() as device, mock.patch.object(torch_runtime, "choose_device", return_value=device):
-        found = zoo.load("diva-conv4-glyphs", runtime="torch").embed(IMAGES)
+        found = zoo.load("diva-lite0-cub2010", runtime="torch").embed(IMAGES)
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
@@ -116,13 +117,25 @@ def test_a_model_is_trained_again_in_the_precision_that_it_was_trained_in(traine
     assert outcome.precisions[0] == outcome.precisions[1]
 
 
-@pytest.mark.parametrize("name", ["shared-conv4-glyphs", "mic-conv4-glyphs", "diva-conv4-glyphs"])
-def test_a_model_by_another_definition_is_refused_with_the_command_for_todays(name, home, capsys):
+@pytest.mark.parametrize(
+    ("name", "definition"),
+    [
+        ("shared-lite0-cub2010", "method sharing"),
+        ("mic-lite0-cub2010", "method mic"),
+        ("diva-lite0-cub2010", "auxiliary task shared"),
+    ],
+)
+def test_a_model_by_another_definition_is_refused_with_the_command_for_todays(name, definition, home, capsys):
     """The fault: the recorded values are today's, but the method of that name has another meaning."""
-    assert main(["reproduce", name]) == 2
+    folder = shutil.copytree(paths.SHIPPED / name, home / "models" / "older")
+    record = json.loads((folder / "recipe.json").read_text())
+    assert record["recipe"]["definitions"][definition] > 1
+    record["recipe"]["definitions"][definition] = 1
+    (folder / "recipe.json").write_text(json.dumps(record))
+    assert main(["reproduce", str(folder)]) == 2
     assert f"zoo train {name}" in capsys.readouterr().err
     with raises(UsageError, "other-definition"):
-        recorded_recipe(name)
+        recorded_recipe(str(folder))
 
 
 @pytest.fixture

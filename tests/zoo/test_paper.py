@@ -42,7 +42,7 @@ def test_published_tables_are_latex_and_csv(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_curves_of_several_runs_are_one_figure_and_one_table(tmp_path: Path) -> None:
-    names = (MODEL, "diva-conv4-glyphs")
+    names = (MODEL, "group-conv4-glyphs")
     for suffix, start in ((".pdf", b"%PDF"), (".png", b"\x89PNG"), (".svg", b"<?xml")):
         run_here("benchmark curves", *names, "--out", tmp_path / f"curves{suffix}")
         assert (tmp_path / f"curves{suffix}").read_bytes().startswith(start)

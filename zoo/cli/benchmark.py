@@ -349,7 +349,7 @@ def _paired_cell(row: OwnScore) -> str:
 @app.command(
     "curves",
     epilog="""\
-  zoo benchmark curves margin-conv4-glyphs diva-conv4-glyphs --out curves.pdf
+  zoo benchmark curves margin-conv4-glyphs group-conv4-glyphs --out curves.pdf
   zoo benchmark curves margin-conv4-glyphs --metric loss --out loss.csv
   zoo benchmark curves margin-conv4-glyphs --metric validation_recall_at_1 --out recall.png""",
 )

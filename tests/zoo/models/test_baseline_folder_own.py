@@ -373,7 +373,7 @@ def test_an_existing_name_and_whitening_of_several_heads_are_refused(folder_of_p
     with raises(UsageError, "already-exists"):
         run(["baseline", "timm/resnet10t.toy_in1k", "--as", "mine"])
     with raises(UsageError, "not-available"):
-        run(["baseline", "diva-conv4-glyphs", "--as", "other", "--whiten", str(folder_of_pictures)])
+        run(["baseline", "diva-lite0-cub2010", "--as", "other", "--whiten", str(folder_of_pictures)])
     run(["baseline", "margin-conv4-glyphs", "--as", "other"])
     assert zoo.load("other").card.fingerprint == zoo.load("margin-conv4-glyphs").card.fingerprint
 

@@ -46,7 +46,7 @@ def test_every_model_that_loads_is_listed_once_and_so_is_every_recipe() -> None:
         ("ms-r50-cub", ["-lite0-cub2010", "photos"], ["conv4-glyphs"]),
         ("margin-r50-cars", ["pa-lite0-cars-half-lda", "photos"], ["cub2010"]),
         ("ms-r50-sop", ["photos"], ["conv4-glyphs", "lite0"]),
-        ("diva-conv4-cifar100", ["diva-conv4-glyphs", "photos"], ["margin-conv4-glyphs"]),
+        ("group-conv4-cifar100", ["group-conv4-glyphs", "photos"], ["margin-conv4-glyphs"]),
         ("ms-conv4-glyphs", ["-conv4-glyphs ("], ["photos"]),  # any of the same data
     ],
 )
@@ -306,8 +306,8 @@ def test_published_scores_belong_only_to_the_unchanged_recipes_model(
 
 
 def test_the_parameters_are_those_of_the_models_own_weights(own_zoo: Path) -> None:
-    """shared-conv4-glyphs has four heads; the recipe's number is counted by torch."""
-    for name in ("margin-conv4-glyphs", "shared-conv4-glyphs"):
+    """shared-lite0-cub2010 has four heads; the recipe's number is counted by torch."""
+    for name in ("margin-conv4-glyphs", "shared-lite0-cub2010"):
         assert zoo.info(name).parameters == recipes()[name]["parameters"]
     folder = toys.write_model(own_zoo / "models" / "margin-r50-cub", name="margin-r50-cub")
     assert zoo.info("margin-r50-cub").parameters != recipes()["margin-r50-cub"]["parameters"]
