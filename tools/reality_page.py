@@ -25,6 +25,7 @@ from tools.reality_tables import (
     read_report,
     read_reports,
     read_rows,
+    size_note,
 )
 from training.studies.papers.reality_2026 import LDA, START, TRUNK
 from training.studies.render import command_of, fact_text
@@ -67,7 +68,8 @@ def gain_table(named: Sequence[tuple[Reports, Sequence[Row]]]) -> str:
     """Return one column per data set: scores without a step and of the baseline, and the trained arms beside them."""
     columns = [_gains(report, rows) for report, rows in named]
     lines = [(head, *(column[head] for column in columns)) for head in columns[0]]
-    return Table(("", *(report.name for report, _ in named)), lines).markdown()
+    first = size_note(named[0][0].plan.plan)
+    return Table((first, *(report.name for report, _ in named)), lines).markdown()
 
 
 def _gains(report: Reports, rows: Sequence[Row]) -> dict[str, str]:
@@ -191,7 +193,7 @@ def made_with(reports: Sequence[Report]) -> str:
     return "\n\n".join(lines)
 
 
-def draw(tables: Sequence[Sequence[Row]], names: Sequence[str]) -> bytes:
+def draw(tables: Sequence[Sequence[Row]], names: Sequence[str], note: str) -> bytes:
     """Draw the difference to margin in MAP@R of every arm on each data set as a PNG, by the colours of verdicts."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -213,6 +215,7 @@ def draw(tables: Sequence[Sequence[Row]], names: Sequence[str]) -> bytes:
         axes.tick_params(labelsize=8)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="x", linewidth=0.3)
+    figure.supxlabel(note, fontsize=8)
     panels[0].set_yticks([-place for place in range(len(order))], order)
     file = BytesIO()
     figure.savefig(file, format="png", dpi=110, metadata={"Software": None})
@@ -238,6 +241,7 @@ def main(words: Sequence[str] | None = None) -> int:
     reports, checks = ([read_reports(folder) for folder in given] for given in (arguments.folders, arguments.checks))
     own = [read_report(folder) for folder in arguments.own]
     names, tables = [report.name for report in reports], [read_rows(report) for report in reports]
+    note = size_note(reports[0].plan.plan)
     parts = {
         "facts": fact_list(reports, tables),
         "trends": trend_list(reports, tables),
@@ -245,12 +249,12 @@ def main(words: Sequence[str] | None = None) -> int:
         "checks": check_table(reports, checks),
         "looked into": own_table(own),
         "made with": made_with([*(report.plan for report in (*reports, *checks)), *own]),
-        **{f"arms of {name}": arm_table(rows) for name, rows in zip(names, tables, strict=True)},
+        **{f"arms of {name}": arm_table(rows, note) for name, rows in zip(names, tables, strict=True)},
         **{f"claims of {report.name}": claim_table(report) for report in reports},
     }
     for page in (arguments.page, arguments.tables):
         write_bytes(page, replace_parts(page.read_text(encoding="utf-8"), parts).encode())
-    write_bytes(arguments.page.with_suffix(".png"), draw(tables, names))
+    write_bytes(arguments.page.with_suffix(".png"), draw(tables, names, note))
     return 0
 
 

@@ -21,6 +21,8 @@ from zoo.render import Table
 AT_EDGE = "†"
 """The mark of an arm whose search ended with an untried value next to the best."""
 
+DIFFERENCES = ("minus start, 95 %", "minus margin, 95 %", "p (Holm)")
+
 
 @dataclass(frozen=True)
 class Reports:
@@ -172,9 +174,25 @@ def claims_here(report: Report) -> list[str]:
     return [outcomes.get(judged.claim.text, "") for judged in report.claims]
 
 
-def arm_table(rows: Sequence[Row]) -> str:
+def size_note(plan: Plan) -> str:
+    """Return which images a study sees, for the heads of its tables."""
+    recipe = plan.recipes(plan.arms[0])[0]
+    stored, crop = recipe.data.side, recipe.preprocessing.crop
+    return f"images of {stored} px{f', enlarged to {crop}' if crop > stored else ''}"
+
+
+def arm_table(rows: Sequence[Row], note: str) -> str:
     """Return one row per arm of a data set."""
-    head = ("arm", "year", "trials chose", "held out", "MAP@R", "minus start, 95 %", "minus margin, 95 %", "p (Holm)")
+    head = (
+        f"arm; {note}",
+        "year",
+        "trials chose",
+        "held out",
+        "MAP@R",
+        "minus start, 95 %",
+        "minus margin, 95 %",
+        "p (Holm)",
+    )
     lines = [
         (
             f"`{row.arm}`",
@@ -185,11 +203,9 @@ def arm_table(rows: Sequence[Row]) -> str:
             difference_text(row.from_start),
             difference_text(row.difference),
             row.verdict.p_text if row.verdict else "",
-            ""
-            if row.verdict is None or row.here is None
-            else verdict_text(row.verdict, row.verdict.word, row.here.word),
+            verdict_text(row.verdict, here=row.here.word if row.here else ""),
             f"{row.r1.mean:.3f}",
-            "" if row.r1_verdict is None else row.r1_verdict.word,
+            verdict_text(row.r1_verdict),
             "" if row.decay is None else f"{row.decay:.3f}",
         )
         for row in rows
@@ -205,16 +221,22 @@ def difference_text(difference: Estimate | None) -> str:
     return f"{difference.mean:+.4f}{interval}"
 
 
-def verdict_text(tests: Verdict, found: str, here: str) -> str:
-    """Return what was found, the detectable difference of what is undecided, and another verdict for these classes."""
+def verdict_text(tests: Verdict | None, found: str = "", here: str = "") -> str:
+    """Return what was found, the detectable difference of what is undecided, and another verdict for these classes.
+
+    "" without a test, as of a single seed without scores of classes.
+    """
+    if tests is None or tests.p is None:
+        return ""
+    found = found or tests.word
     notes = [] if found != UNDECIDED or tests.detectable is None else [f"detectable {tests.detectable:.4f}"]
-    notes += [] if here in (found, "") else [f"these classes: {here}"]
+    notes += [] if here in ("", found) else [f"these classes: {here}"]
     return f"{found} ({'; '.join(notes)})" if notes else found
 
 
 def outcome_table(reports: Sequence[Reports]) -> str:
     """Return one row per claim: its effect and p on each data set, and the outcome on all of them."""
-    head = ["claim"]
+    head = [f"claim; {size_note(reports[0].plan.plan)}"]
     for report in reports:
         head += [f"{report.name}, 95 %", "p (Holm)"]
     rows, names = [], [report.name for report in reports]
@@ -223,7 +245,7 @@ def outcome_table(reports: Sequence[Reports]) -> str:
         zip(*(report.plan.claims for report in reports), strict=True), by_r1, strict=True
     ):
         claim = on_each[0].claim
-        cells = [text for judged in on_each for text in (difference_text(judged.difference), judged.tests.p_text)]
+        cells = [text for judged in on_each for text in (difference_text(judged.difference), _p_text(judged))]
         found, other = (
             outcome(dict(zip(names, map(claim_word, several), strict=True))) for several in (on_each, on_each_by_r1)
         )
@@ -231,15 +253,23 @@ def outcome_table(reports: Sequence[Reports]) -> str:
     return Table((*head, "outcome", "by R@1", "printed in the paper (R@1)"), rows).markdown()
 
 
+def _p_text(judged: ClaimResult) -> str:
+    """Return the adjusted p, with the detectable difference of what is undecided."""
+    least = judged.tests.detectable if judged.verdict == UNDECIDED else None
+    return judged.tests.p_text + ("" if least is None else f" (detectable {least:.4f})")
+
+
 def claim_table(report: Reports) -> str:
     """Return one row per claim on one data set: its effect, the verdict with what it needs, and R@1."""
-    head = ("claim", "measure", "difference, 95 %", "p (Holm)", "verdict", "R@1, 95 %", "p (Holm)", "verdict")
+    first = f"claim; {size_note(report.plan.plan)}"
+    head = (first, "measure", "difference, 95 %", "p (Holm)", "verdict", "R@1, 95 %", "p (Holm)", "verdict")
     rows = []
     for judged, here, by_r1 in zip(
         report.plan.claims, claims_here(report.plan), report.beside[START].claims, strict=True
     ):
         by_map = judged.claim.measure.split == "test"
-        other = [difference_text(by_r1.difference), by_r1.tests.p_text, claim_word(by_r1)] if by_map else [""] * 3
+        words = verdict_text(by_r1.tests, claim_word(by_r1))
+        other = [difference_text(by_r1.difference), by_r1.tests.p_text, words] if by_map else [""] * 3
         verdict = verdict_text(judged.tests, claim_word(judged), "" if here == judged.verdict else here)
         cells = [judged.claim.text, str(judged.claim.measure), difference_text(judged.difference)]
         rows.append([*cells, judged.tests.p_text, verdict, *other])
@@ -264,7 +294,8 @@ def outcome(verdicts: Mapping[str, str]) -> str:
 
 def check_table(reports: Sequence[Reports], checks: Sequence[Reports]) -> str:
     """Return one row per arm of each check: beside which settings it ran, and its differences there and in the plan."""
-    head = ("data", "other settings", "arm", "seeds", "MAP@R", "minus start, 95 %", "minus margin, 95 %")
+    first = f"data; {size_note(reports[0].plan.plan)}"
+    head = (first, "other settings", "arm", "seeds", "MAP@R", *DIFFERENCES, "")
     plans = {report.name: report for report in reports}
     rows = []
     for check in checks:
@@ -274,9 +305,10 @@ def check_table(reports: Sequence[Reports], checks: Sequence[Reports]) -> str:
         for row in read_rows(check):
             same, chosen = planned[row.arm], [f"`{row.arm}`", str(row.map_at_r.n), f"{row.map_at_r.mean:.4f}"]
             here = [difference_text(row.from_start), difference_text(row.difference)]
+            here += [row.verdict.p_text if row.verdict else "", verdict_text(row.verdict)]
             there = [difference_text(same.from_start), difference_text(same.difference)]
             rows.append([check.name, settings, *chosen, *here, *there])
-    return Table((*head, "in the plan: minus start", "minus margin"), rows, (3, 4, 5, 6, 7, 8)).markdown()
+    return Table((*head, "in the plan: minus start", "minus margin"), rows, (3, 4, 5, 6, 7, 9, 10)).markdown()
 
 
 def own_table(reports: Sequence[Report]) -> str:
@@ -288,6 +320,9 @@ def own_table(reports: Sequence[Report]) -> str:
             by_map, by_r1 = (found[arm.label, measure] for measure in (MAP_AT_R, R1))
             cells = [report.plan.dataset, f"`{arm.label}`", str(by_map.value.n), f"{by_map.value.mean:.4f}"]
             than = "" if by_map.difference is None else f"`{report.plan.study.reference}`"
-            rows.append([*cells, f"{by_r1.value.mean:.3f}", than, difference_text(by_map.difference)])
-    head = ("data", "arm", "seeds", "MAP@R", "R@1", "beside", "difference in MAP@R, 95 %")
-    return Table(head, rows, (2, 3, 4, 6)).markdown()
+            tests = by_map.verdict
+            cells += [f"{by_r1.value.mean:.3f}", than, difference_text(by_map.difference)]
+            rows.append([*cells, tests.p_text if tests else "", verdict_text(tests)])
+    first = f"data; {size_note(reports[0].plan)}" if reports else "data"
+    head = (first, "arm", "seeds", "MAP@R", "R@1", "beside", "difference in MAP@R, 95 %", "p (Holm)", "")
+    return Table(head, rows, (2, 3, 4, 6, 7)).markdown()

@@ -90,6 +90,7 @@ def test_the_page_states_scores_verdicts_and_claims_of_both_data_sets(tmp_path: 
     rows = rows_of((tmp_path / "tables.md").read_text())
     arms = [name for name in rows if name.startswith("`")]
     assert arms == ["`ms`", "`pa`", "`margin`", "`contrastive`", "`start`"]
+    assert "arm; images of" in text
     assert (rows["`start`"][1], rows["`ms`"][1]) == ("", "2019")
     # MAP@R is half of R@1 here: ms is .15 above the start, .05 above margin, and .10 above contrastive, on both sets.
     assert float(rows["`ms`"][5].split()[0]) == pytest.approx(0.15, abs=0.004)
@@ -134,7 +135,9 @@ def test_a_check_states_its_settings_beside_the_plan(tmp_path: Path) -> None:
     text = written(tmp_path, study(tmp_path / "plan", 0.0), checks=[check])
     (row,) = [line.split("|") for line in text.splitlines() if "| `optimizer.lr=0.002` | `ms` |" in line]
     assert float(row[5]) == pytest.approx((0.7 + 0.1) / 2, abs=0.004)
-    assert [float(cell.split()[0]) for cell in row[6:10]] == pytest.approx([0.15, 0.05, 0.15, 0.05], abs=0.004)
+    differences = (row[place].split()[0] for place in (6, 7, 10, 11))
+    assert [float(text) for text in differences] == pytest.approx([0.15, 0.05, 0.15, 0.05], abs=0.004)
+    assert (row[8].strip(), row[9].strip()) == ("< 0.001", "better")
 
 
 def test_a_study_of_own_arms_stands_beside_its_first_arm(tmp_path: Path) -> None:
@@ -144,6 +147,7 @@ def test_a_study_of_own_arms_stands_beside_its_first_arm(tmp_path: Path) -> None
     (row,) = [line.split("|") for line in text.splitlines() if line.startswith("| glyphs | `ms` |")]
     assert (float(row[4]), float(row[5])) == pytest.approx((0.4, 0.8), abs=0.004)
     assert float(row[7].split()[0]) == pytest.approx(0.05, abs=0.004)
+    assert (row[8].strip(), row[9].strip()) == ("< 0.001", "better")
 
 
 def value_of(run: Run) -> float:

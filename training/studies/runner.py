@@ -26,6 +26,7 @@ from training.recipe import Recipe
 from training.studies.measure import Splits, curve_scores, embed_splits, measure_views
 from training.studies.plan import (
     FAILURE_FILE,
+    PLAN_FILE,
     Plan,
     Run,
     RunSchedule,
@@ -50,7 +51,7 @@ from training.studies.trials import (
 from training.trainer import CHECKPOINT, Trained
 from zoo.data.dataset import SPLITS, Dataset
 from zoo.errors import DivergedError, RecipeError, UsageError, ZooError
-from zoo.files import LockHeldError, locked, write_json
+from zoo.files import LockHeldError, locked, read_object, write_json
 from zoo.models.torch_runtime import choose_device
 
 
@@ -409,8 +410,11 @@ def adopt_results(schedule: RunSchedule, runs: Iterable[Run], source: Path) -> i
 
 
 def _older_definitions(source: Path) -> list[str]:
-    """Return the definitions of the results in the folder `source` that have another version today."""
-    return outdated_names(recipe for result in Results(source).values() for recipe in result.get("resolved", ()))
+    """Return the definitions of the runs in the folder `source` that have another version today."""
+    arms = read_object(source / PLAN_FILE).get("recipes", {}).values()
+    planned = (recipe for members in arms for recipe in members.values())  # some runs do not record theirs
+    resolved = (recipe for result in Results(source).values() for recipe in result.get("resolved", ()))
+    return outdated_names((*planned, *resolved))
 
 
 def _finished_trials(plan: Plan, source: Path) -> dict[tuple[str, ...], Result]:

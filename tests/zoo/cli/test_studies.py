@@ -131,7 +131,9 @@ def forget_recipes() -> Iterator[Callable[[], None]]:
     forget()
 
 
+@pytest.mark.parametrize("resolved", [True, False], ids=["recorded", "of the plan"])
 def test_runs_by_another_definition_are_reported_but_neither_continued_nor_taken_over(
+    resolved: bool,
     tmp_path: Path,
     data: str,
     capsys: pytest.CaptureFixture[str],
@@ -149,6 +151,11 @@ def test_runs_by_another_definition_are_reported_but_neither_continued_nor_taken
             run_here(*words)
         assert "distances are squared" in str(caught.value)
     capsys.readouterr()
+    results = Path(older, "results.jsonl")
+    records = [json.loads(line) for line in results.read_text().splitlines()]
+    if not resolved:
+        records = [{key: value for key, value in record.items() if key != "resolved"} for record in records]
+        results.write_text("".join(json.dumps(record) + "\n" for record in records))
     assert run_here("benchmark run", *quick, "--out", newer, "--reuse", older, "--json") == 0
     out, err = capsys.readouterr()
     assert "1 finished runs taken over" in err
