@@ -183,16 +183,7 @@ def size_note(plan: Plan) -> str:
 
 def arm_table(rows: Sequence[Row], note: str) -> str:
     """Return one row per arm of a data set."""
-    head = (
-        f"arm; {note}",
-        "year",
-        "trials chose",
-        "held out",
-        "MAP@R",
-        "minus start, 95 %",
-        "minus margin, 95 %",
-        "p (Holm)",
-    )
+    head = (f"arm; {note}", "year", "trials chose", "held out", "MAP@R", *DIFFERENCES)
     lines = [
         (
             f"`{row.arm}`",

@@ -32,8 +32,8 @@ ARMS = {"disc": "discriminative", "only": "shared", "joint": "joint", "separate"
 """Arms of the ablation by their short names; the arm "decorrelated" is the method itself."""
 
 SQUEEZED = (
-    "Training images are squeezed to 256 x 256, as the paper of Sharing says, and test images keep their proportions, which it "
-    "leaves open."
+    "Training images are squeezed to 256 x 256, as the paper of Sharing says, and test images keep their proportions, "
+    "which it leaves open."
 )
 ROWS = "r (equation 2) is over all rows of a batch, each once; the paper has the samples of the triplets."
 OPEN = (
