@@ -175,7 +175,7 @@ def claims_here(report: Report) -> list[str]:
 
 
 def size_note(plan: Plan) -> str:
-    """Return which images a study sees, for the heads of its tables."""
+    """Return the size of a study's images, for the heads of its tables."""
     recipe = plan.recipes(plan.arms[0])[0]
     stored, crop = recipe.data.side, recipe.preprocessing.crop
     return f"images of {stored} px{f', enlarged to {crop}' if crop > stored else ''}"
