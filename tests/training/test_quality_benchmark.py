@@ -19,8 +19,9 @@ from training.methods import METHODS
 from training.overrides import override
 from training.recipe import Recipe
 from training.studies.papers import STUDIES
+from training.studies.plan import Plan
 from training.studies.study import resolve_recipes
-from training.studies.trials import METHOD_CONSTANTS, main_constant
+from training.studies.trials import METHOD_CONSTANTS, TrialValues, main_constant
 from training.trainer import Trainer, fit
 from zoo.errors import UsageError
 
@@ -51,6 +52,16 @@ def test_a_control_has_everything_of_ours_but_loss_and_miner() -> None:
     for method, peer in WITH_HEAD.items():
         control, ours = (found[label].to_json() for label in (f"{peer} in our trainer", method))
         assert {key for key in ours if control[key] != ours[key]} == {"objective"}
+
+
+def test_a_trial_of_every_arm_has_its_rate_and_its_constant() -> None:
+    """The fault: an arm sets the arguments of its method as a whole, and trials could not change one of them."""
+    plan = Plan(STUDY, "cub2010", 1, rates=(1e-4, 1e-3), budget=5)
+    for arm in STUDY.arms:
+        untried, trial = plan.recipes(arm)[0], plan.trial_recipes(arm, TrialValues(3e-5, 2.0))[0]
+        assert trial.optimizer.lr == 3e-5
+        before, after = main_constant(untried), main_constant(trial)
+        assert after == (before and (before[0], 2 * before[1]))
 
 
 def test_trials_vary_the_main_constant_of_a_loop_as_well() -> None:

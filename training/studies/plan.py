@@ -186,11 +186,11 @@ class Plan:
         return self._resolve(arm, TRIAL_SEED, "validation", values)
 
     def _resolve(self, arm: Arm, seed: int, selection: str, values: TrialValues | None) -> tuple[Recipe, ...]:
-        def resolve(settings: tuple[str, ...]) -> tuple[Recipe, ...]:
-            return resolve_recipes(self.study, arm, self.dataset, seed, selection, settings, self.weights)
+        def resolve(trial: tuple[str, ...] = ()) -> tuple[Recipe, ...]:
+            return resolve_recipes(self.study, arm, self.dataset, seed, selection, self.settings, self.weights, trial)
 
-        recipes = resolve(self.settings)
-        return recipes if values is None else resolve((*self.settings, *trial_settings(values, recipes[0])))
+        recipes = resolve()
+        return recipes if values is None else resolve(trial_settings(values, recipes[0]))
 
     def search_of(self, arm: Arm) -> TrialSearch | None:
         """Return the trials of an arm; None without any, and for an arm that is not trained."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from string import Template
 
-from training.overrides import has_public_weights, resolve
+from training.overrides import has_public_weights, override, resolve
 from training.recipe import EnsembleRecipe, Recipe, without_remarks
 from training.recipes.common import PAPER_DATASETS, PHOTO_DATASETS, SMALL_DATASETS, backbone, preprocessing
 from training.recipes.published_code import SUFFIX, resolve_as_published
@@ -370,10 +370,12 @@ def resolve_recipes(
     selection: str = "last",
     settings: tuple[str, ...] = (),
     weights: tuple[str, ...] = (),
+    trial: tuple[str, ...] = (),
 ) -> tuple[Recipe, ...]:
     """Return the recipes of a run: one, or those of an ensemble's members.
 
-    A process resolves them once for each arm, data set, seed, selection, settings and weights, and remembers them.
+    A process resolves them once for each arm, data set, seed, selection, settings, weights and trial, and remembers
+    them.
 
     Args:
         study: The study; the recipes do not depend on its measures and texts.
@@ -383,6 +385,8 @@ def resolve_recipes(
         selection: How the measured epoch is selected, a member of `SELECTIONS`.
         settings: Changes that follow those of the arm.
         weights: BACKBONE=DIR: the weights that recipes with this backbone, by its short name, start from.
+        trial: The settings of a trial. They change the resolved recipes, so that an arm may set as a whole the
+            arguments that they change one of.
 
     Raises:
         UsageError: If the study cannot be run on the data set.
@@ -391,7 +395,9 @@ def resolve_recipes(
     if not supports(study, dataset):
         message = f"the study {study.name} can be run on {', '.join(study.datasets)}, not on {dataset}."
         raise UsageError(f"{message} {study.elsewhere}".rstrip(), code="not-available")
-    return _seeded_recipes(arm, dataset, seed, selection, tuple(settings), tuple(weights), study.as_published)
+    return _seeded_recipes(
+        arm, dataset, seed, selection, tuple(settings), tuple(weights), study.as_published, tuple(trial)
+    )
 
 
 def recipe_name(recipe: str, dataset: str, backbone: str) -> str:
@@ -453,10 +459,11 @@ def _seeded_recipes(
     settings: tuple[str, ...],
     weights: tuple[str, ...],
     as_published: bool,
+    trial: tuple[str, ...],
 ) -> tuple[Recipe, ...]:
     """Return the recipes of `resolve_recipes`, from its memory of the process after the first call."""
     own = _resolve_members(arm, dataset, settings, weights, as_published)
-    members = arm.copies * own
+    members = arm.copies * (tuple(override(member, trial) for member in own) if trial else own)
     return tuple(
         dataclasses.replace(_with_validation(member, selection), seed=seed * len(members) + i)
         for i, member in enumerate(members)

@@ -166,8 +166,16 @@ def test_trials_of_the_same_recipes_are_adopted_from_another_study(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_trials_beyond_the_rates_vary_the_constant_of_the_loss(tmp_path: Path, data: Path) -> None:
-    words = ["toys/two", "--dataset", "glyphs", "--data", str(data), "--out", str(tmp_path), "--only", "margin"]
+@pytest.mark.parametrize(
+    "arms",
+    [
+        ["toys/two"],
+        ["--arm", 'margin=margin-conv4-glyphs,objective.loss_args={"margin":0.2}', "--arm", "contrastive-conv4-glyphs"],
+    ],
+    ids=["listed", "own, set as a whole"],
+)
+def test_trials_beyond_the_rates_vary_the_constant_of_the_loss(arms: list[str], tmp_path: Path, data: Path) -> None:
+    words = [*arms, "--only", "margin", "--dataset", "glyphs", "--data", str(data), "--out", str(tmp_path)]
     words += ["--seeds", "1", "--trials", "4", "--trial-rates", "1e-4", "--trial-rates", "3.2e-4", "--quiet"]
     settings = (*toys.SETTINGS, "data.validation=0.3")
     main(["benchmark", "run", *words, *(word for setting in settings for word in ("--set", setting))])
