@@ -193,8 +193,7 @@ def arm_table(rows: Sequence[Row], note: str) -> str:
             f"{row.map_at_r.mean:.4f}",
             difference_text(row.from_start),
             difference_text(row.difference),
-            row.verdict.p_text if row.verdict else "",
-            verdict_text(row.verdict, here=row.here.word if row.here else ""),
+            *verdict_cells(row.verdict, row.here.word if row.here else ""),
             f"{row.r1.mean:.3f}",
             verdict_text(row.r1_verdict),
             "" if row.decay is None else f"{row.decay:.3f}",
@@ -220,9 +219,14 @@ def verdict_text(tests: Verdict | None, found: str = "", here: str = "") -> str:
     if tests is None or tests.p is None:
         return ""
     found = found or tests.word
-    notes = [] if found != UNDECIDED or tests.detectable is None else [f"detectable {tests.detectable:.4f}"]
+    notes = _detectable(tests, found)
     notes += [] if here in ("", found) else [f"these classes: {here}"]
     return f"{found} ({'; '.join(notes)})" if notes else found
+
+
+def verdict_cells(tests: Verdict | None, here: str = "") -> list[str]:
+    """Return the adjusted p and `verdict_text`; "" twice without a verdict."""
+    return ["" if tests is None else tests.p_text, verdict_text(tests, here=here)]
 
 
 def outcome_table(reports: Sequence[Reports]) -> str:
@@ -246,8 +250,11 @@ def outcome_table(reports: Sequence[Reports]) -> str:
 
 def _p_text(judged: ClaimResult) -> str:
     """Return the adjusted p, with the detectable difference of what is undecided."""
-    least = judged.tests.detectable if judged.verdict == UNDECIDED else None
-    return judged.tests.p_text + ("" if least is None else f" (detectable {least:.4f})")
+    return judged.tests.p_text + "".join(f" ({note})" for note in _detectable(judged.tests, judged.verdict))
+
+
+def _detectable(tests: Verdict, found: str) -> list[str]:
+    return [] if found != UNDECIDED or tests.detectable is None else [f"detectable {tests.detectable:.4f}"]
 
 
 def claim_table(report: Reports) -> str:
@@ -296,7 +303,7 @@ def check_table(reports: Sequence[Reports], checks: Sequence[Reports]) -> str:
         for row in read_rows(check):
             same, chosen = planned[row.arm], [f"`{row.arm}`", str(row.map_at_r.n), f"{row.map_at_r.mean:.4f}"]
             here = [difference_text(row.from_start), difference_text(row.difference)]
-            here += [row.verdict.p_text if row.verdict else "", verdict_text(row.verdict)]
+            here += verdict_cells(row.verdict)
             there = [difference_text(same.from_start), difference_text(same.difference)]
             rows.append([check.name, settings, *chosen, *here, *there])
     return Table((*head, "in the plan: minus start", "minus margin"), rows, (3, 4, 5, 6, 7, 9, 10)).markdown()
@@ -311,9 +318,8 @@ def own_table(reports: Sequence[Report]) -> str:
             by_map, by_r1 = (found[arm.label, measure] for measure in (MAP_AT_R, R1))
             cells = [report.plan.dataset, f"`{arm.label}`", str(by_map.value.n), f"{by_map.value.mean:.4f}"]
             than = "" if by_map.difference is None else f"`{report.plan.study.reference}`"
-            tests = by_map.verdict
             cells += [f"{by_r1.value.mean:.3f}", than, difference_text(by_map.difference)]
-            rows.append([*cells, tests.p_text if tests else "", verdict_text(tests)])
+            rows.append([*cells, *verdict_cells(by_map.verdict)])
     first = f"data; {size_note(reports[0].plan)}" if reports else "data"
     head = (first, "arm", "seeds", "MAP@R", "R@1", "beside", "difference in MAP@R, 95 %", "p (Holm)", "")
     return Table(head, rows, (2, 3, 4, 6, 7)).markdown()

@@ -9,7 +9,6 @@ import zoo
 
 @pytest.mark.slow
 def test_the_hit_rate_of_mteb_is_our_recall() -> None:
-    pytest.importorskip("mteb", reason="mteb is not installed")
     from examples.mteb_glyphs import hit_rate
 
     expected = zoo.evaluate("margin-conv4-glyphs", "glyphs").metrics["recall_at_1"]

@@ -199,8 +199,7 @@ def test_a_run_that_is_too_short_is_not_a_reproduction(home, capsys):
     assert main(["reproduce", SMALLEST, *short]) == 2, "the name is taken"
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)  # five minutes on one core
+@pytest.mark.slow  # five minutes
 def test_the_smallest_shipped_model_is_reproduced(home, capsys):
     assert main(["reproduce", SMALLEST, "--quiet", "--json"]) == 0
     outcome = json.loads(capsys.readouterr().out)

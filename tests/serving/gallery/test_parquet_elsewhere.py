@@ -40,7 +40,8 @@ def export(tmp_path: Path) -> tuple[Any, list[int]]:
 
 
 def in_lancedb(table: Any, folder: Path) -> list[int]:
-    lancedb = pytest.importorskip("lancedb")
+    import lancedb  # only `make slow` installs it, and the next
+
     items = lancedb.connect(folder).create_table("items", table)
     query = items.search(QUERY, vector_column_name="embedding").distance_type("cosine")
     found = query.where("price < 20 AND brand = 'a' AND NOT sold", prefilter=True).limit(5).to_list()
@@ -48,8 +49,10 @@ def in_lancedb(table: Any, folder: Path) -> list[int]:
 
 
 def in_qdrant(table: Any, folder: Path) -> list[int]:
-    qdrant = pytest.importorskip("qdrant_client")
-    models, client = qdrant.models, qdrant.QdrantClient(":memory:")
+    import qdrant_client
+    from qdrant_client import models
+
+    client = qdrant_client.QdrantClient(":memory:")
     size = table.schema.field("embedding").type.list_size
     client.create_collection("items", models.VectorParams(size=size, distance=models.Distance.COSINE))
     rows = table.drop_columns(["thumbnail"]).to_pylist()
