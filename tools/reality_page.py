@@ -38,7 +38,7 @@ from zoo.render import Table, replace_parts
 
 DOCS = Path(__file__).parent.parent / "docs"
 SETS = ("birds", "cars")
-CHECKS = ("long", "long-cars", "stages", "heads")
+CHECKS = ("long", "long-cars", "stages", "fp32", "heads")
 OWN = ("starts", "starts-cars", "looked", "squares")
 """The studies: on each data set, the extra checks, and those of own arms."""
 

@@ -124,7 +124,7 @@ def _by_table(rows: Sequence[Comparison]) -> list[tuple[PublishedTable, list[Com
 def _left_out(rows: Sequence[Comparison]) -> str:
     """Return the line on intervals of single models; "" without them."""
     return (
-        f"Intervals over classes: {ONE_SEED}.\n" if any(row.ours and row.ours.over == CLASSES for row in rows) else ""
+        f"Intervals of one seed are {ONE_SEED}.\n" if any(row.ours and row.ours.over == CLASSES for row in rows) else ""
     )
 
 

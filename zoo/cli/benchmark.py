@@ -274,7 +274,7 @@ def models(
             print("\n" * bool(number), end="")
             _print_images(list(group), against, form)
         if form == "text" and any(row.ours.over == CLASSES or (row.difference and row.difference.note) for row in rows):
-            print(f"Intervals over classes: {ONE_SEED}.")
+            print(f"Intervals of one seed are {ONE_SEED}.")
         if against and form == "text":
             print(f"{VERDICT_RULE} A family is all models by one metric on the same images.")
     else:

@@ -37,7 +37,7 @@ UNBOUNDED: Bounds = (-math.inf, math.inf)
 
 SEEDS, CLASSES, BOTH = "seeds", "classes", "seeds and classes"
 
-ONE_SEED = "over classes only; another seed is not in it"
+ONE_SEED = "over classes only, not over seeds"
 """What is said of every interval of models with a single seed, or with unlike seeds."""
 
 VERDICT_RULE = (
