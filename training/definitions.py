@@ -48,13 +48,14 @@ CHANGES: dict[str, tuple[str, ...]] = {
 GIVEN_BY_THE_RUN = {"method": ("miner",), "loss": ("class_sizes", "num_classes"), "sampler": ("seed",)}
 """Parameters with a default that the run fills in; they are no arguments of a recipe."""
 
-ADDED_LATER = {
-    "loss triplet": ("smooth_loss", "swap"),
-    "loss margin": ("nu",),
-    "loss npair": ("mined_negatives",),
-    "loss angular": ("mined_negatives",),
+ADDED_LATER: dict[str, dict[str, Any]] = {
+    "triplet": {"smooth_loss": False, "swap": False},
+    "margin": {"nu": 0.0},
+    "npair": {"mined_negatives": True},
+    "angular": {"mined_negatives": True},
 }
-"""Arguments that came after the first recipes; a record names them only if its recipe does, and so stays the same."""
+"""Arguments of losses that came after the first recipes, with the values that mean what the loss meant before: a recipe
+with these values is the same as an older record, which lacks them."""
 
 WRAPPED = "distance-weighted"
 """The miner that rho wraps by default."""
@@ -80,25 +81,43 @@ def recipe_record(recipe: Mapping[str, Any]) -> dict[str, Any]:
         recipe: The recipe as JSON.
     """
     objective, batch = dict(recipe["objective"]), dict(recipe["batch"])
-    used = dict.fromkeys(_settings_definitions(recipe))
     for kind in ("loss", "miner", "method"):
         heads = [head["name"] for head in recipe["heads"]] if kind == "method" else ()
-        key = f"{kind}_args"
-        objective[key] = _explicit(kind, objective[kind], objective[key], used, heads)
-    batch["args"] = _explicit("sampler", batch["sampler"], batch["args"], used)
+        objective[f"{kind}_args"] = _explicit(kind, objective[kind], objective[f"{kind}_args"], heads)
+    batch["args"] = _explicit("sampler", batch["sampler"], batch["args"])
+    record = {**recipe, "objective": objective, "batch": batch}
     later = (name for name in unnamed_definitions(recipe) if version(name) > 1)
-    versions = {name: version(name) for name in sorted({*used, *later})}
-    return {**recipe, "objective": objective, "batch": batch, "definitions": versions}
+    return {**record, "definitions": {name: version(name) for name in sorted({*named_definitions(record), *later})}}
 
 
-def _settings_definitions(recipe: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the definitions that a recipe's settings name outside the tables."""
+def named_definitions(record: Mapping[str, Any]) -> Iterator[str]:
+    """Yield definitions of which a record names every version. Nothing is imported.
+
+    Args:
+        record: The recipe as `recipe_record` returns it. What it lacks names nothing.
+    """
     yield "augmentation"
-    yield f"schedule {recipe['schedule']['name']}"
-    if recipe["head_start"] != "random":
-        yield f"head start {recipe['head_start']}"
-    if recipe["head_end"] != "trained":
-        yield f"head end {recipe['head_end']}"
+    if name := _setting(record, "schedule", "name"):
+        yield f"schedule {name}"
+    if (start := record.get("head_start", "random")) != "random":
+        yield f"head start {start}"
+    if (end := record.get("head_end", "trained")) != "trained":
+        yield f"head end {end}"
+    for kind in ("loss", "miner", "method"):
+        yield from _named(kind, _setting(record, "objective", kind), _setting(record, "objective", f"{kind}_args"))
+    yield from _named("sampler", _setting(record, "batch", "sampler"), None)
+
+
+def _named(kind: str, name: Any, args: Any) -> Iterator[str]:
+    """Yield the definition with this name, and those that its arguments name."""
+    if name is None:
+        return
+    yield f"{kind} {name}"
+    args = args if isinstance(args, Mapping) else {}
+    key, inner = INNER.get(f"{kind} {name}", ("", ""))
+    yield from _named(inner, args.get(key), args.get(f"{key}_args"))
+    if (kind, name) == ("method", "diva") and isinstance(tasks := args.get("auxiliary"), Mapping):
+        yield from (f"auxiliary task {task}" for task in tasks)
 
 
 def unnamed_definitions(recipe: Mapping[str, Any]) -> Iterator[str]:
@@ -130,25 +149,31 @@ def _setting(recipe: Mapping[str, Any], group: str, key: str) -> Any:
     return values.get(key) if isinstance(values, Mapping) else None
 
 
-def _explicit(
-    kind: str, name: str | None, args: Mapping[str, Any] | None, used: dict[str, None], heads: Sequence[str] = ()
-) -> dict[str, Any]:
-    """Return the arguments of a definition with all defaults, at every level; add what they name to `used`."""
+def _explicit(kind: str, name: str | None, args: Mapping[str, Any] | None, heads: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the arguments of a definition with all defaults, at every level."""
     if name is None:
         return dict(args or {})
-    used[f"{kind} {name}"] = None
-    later = {key for key in ADDED_LATER.get(f"{kind} {name}", ()) if key not in (args or {})}
-    given = later.union(GIVEN_BY_THE_RUN.get(kind, ()))
+    given = GIVEN_BY_THE_RUN.get(kind, ())
     explicit = {key: value for key, value in with_defaults(TABLES[kind], name, args or {}).items() if key not in given}
     key, inner = INNER.get(f"{kind} {name}", (None, ""))
     if key is not None:
         explicit[key] = explicit[key] or (WRAPPED if name == "rho" else None)
         if explicit[key] is not None:
-            explicit[f"{key}_args"] = _explicit(inner, explicit[key], explicit.get(f"{key}_args"), used)
+            explicit[f"{key}_args"] = _explicit(inner, explicit[key], explicit.get(f"{key}_args"))
     if kind == "method" and name == "diva":
         tasks, own = [head for head in heads if head in AUXILIARY], explicit["auxiliary"] or {}
-        explicit["auxiliary"] = {task: _explicit("auxiliary task", task, own.get(task), used) for task in tasks}
+        explicit["auxiliary"] = {task: _explicit("auxiliary task", task, own.get(task)) for task in tasks}
     return explicit
+
+
+def without_later(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recorded recipe without the arguments of its losses that `ADDED_LATER` has with these values."""
+    kept = {key: without_later(value) if isinstance(value, Mapping) else value for key, value in values.items()}
+    for key in ("loss", *(key for key, kind in INNER.values() if kind == "loss")):
+        args, later = kept.get(f"{key}_args"), ADDED_LATER.get(str(kept.get(key)), {})
+        if isinstance(args, dict):
+            kept[f"{key}_args"] = {name: value for name, value in args.items() if (name, value) not in later.items()}
+    return kept
 
 
 def outdated_names(records: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -157,13 +182,16 @@ def outdated_names(records: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def outdated(record: Mapping[str, Any]) -> dict[str, str]:
-    """Return definitions of a recorded recipe that have another version today, each with what changed since.
+    """Return definitions of a recorded recipe of which today's is another, or may be, each with what changed since.
 
     Args:
-        record: The recipe, as `recipe_record` returns it.
+        record: The recipe, as `recipe_record` returns it, or another object of a file that calls itself one.
     """
-    texts = {}
-    for name, number in {**dict.fromkeys(unnamed_definitions(record), 1), **record.get("definitions", {})}.items():
+    versions = record.get("definitions")
+    if not isinstance(versions, Mapping):
+        return {"recipe": "the versions of its definitions are not recorded"}
+    texts = {name: "its version is not recorded" for name in named_definitions(record) if name not in versions}
+    for name, number in {**dict.fromkeys(unnamed_definitions(record), 1), **versions}.items():
         if number != version(name):
             since = CHANGES.get(name, ())[max(0, number - 1) :] if isinstance(number, int) else ()
             texts[name] = "; ".join(since) or f"version {number} is of a later release"

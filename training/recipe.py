@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from training.construction import ClassTable
-from training.definitions import recipe_record
+from training.definitions import recipe_record, without_later
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import RecipeError
 from zoo.models.card import MODEL_NAME, Card, Head, heads_problem
@@ -453,8 +453,8 @@ def same_recipe(record: Any, recipe: Recipe) -> bool:
 
 
 def without_remarks(record: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """Return a recorded recipe without its remarks, and without the fields `names`."""
-    return {key: value for key, value in record.items() if key not in (*REMARKS, *names)}
+    """Return what decides a run of a recorded recipe, without the fields `names` (see `without_later`)."""
+    return without_later({key: value for key, value in record.items() if key not in (*REMARKS, *names)})
 
 
 def _read(value: Any, hint: Any, key: str) -> Any:

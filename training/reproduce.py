@@ -11,7 +11,7 @@ from training.definitions import outdated
 from training.named import Images, RecipeSettings, setting_texts
 from training.overrides import check_names, recorded_classes
 from training.own_network import check_objects
-from training.recipe import GIVEN_WEIGHTS, Recipe
+from training.recipe import GIVEN_WEIGHTS, Recipe, same_recipe
 from training.repeats import check_repeatable
 from zoo import paths
 from zoo.console import note
@@ -63,6 +63,7 @@ class Reproduction:
         precisions: The precision in which each trained; None where it is not recorded.
         metrics: The metrics of both.
         same_weights: True if both have the same fingerprint, bit by bit.
+        changes: Settings that make another recipe than the recorded one; a model by them reproduces nothing.
     """
 
     model: str
@@ -73,6 +74,7 @@ class Reproduction:
     precisions: tuple[str | None, str | None]
     metrics: tuple[ReproducedMetric, ...]
     same_weights: bool
+    changes: list[str]
 
     @property
     def within(self) -> bool:
@@ -114,9 +116,11 @@ def recorded_recipe(
             code="not-available",
         )
     for name, change in outdated(recipe).items():
+        settings = (part for text in setting_texts(record.get("settings") or {}) for part in ("--set", text))
+        today = command("train", origin, "--as", new_name or f"{origin}-today", *settings)
         raise UsageError(
-            f"{card.name} cannot be trained again: the {name} has changed since ({change}). For a new model by today's "
-            f"definitions: {command('train', origin, '--as', new_name or f'{origin}-today')}",
+            f"{card.name} cannot be trained again: today's {name} may not be the recorded one ({change}). For a new "
+            f"model by today's definitions: {today}",
             code="other-definition",
         )
     check_trusted(recorded_classes(recipe), folder, trust_code)
@@ -205,8 +209,10 @@ def reproduce(
     recipe, record = recorded_recipe(folder, seed, name, trust_code), read_object(folder / "recipe.json")
     check_repeatable(record, recipe, read_card(folder).name, data)
     recorded = recorded_result(folder, recipe.data.dataset)
-    if changes := setting_texts(settings):
-        recipe = override(recipe, changes)
+    changed = override(recipe, changes) if (changes := list(setting_texts(settings))) else recipe
+    if same_recipe(recipe.record, changed):
+        changes = []
+    recipe = changed
     if (paths.local_models() / recipe.name / "card.json").is_file():
         check_new_name(recipe.name)
     outcome = train(recipe, data, device, restart, progress, origin=str(record["origin"]))
@@ -223,6 +229,7 @@ def reproduce(
         precisions=(_precision(folder), _precision(outcome.folder)),
         metrics=tuple(_compare(recorded, outcome.evaluation)),
         same_weights=read_card(outcome.folder).fingerprint == card.fingerprint,
+        changes=changes,
     )
 
 

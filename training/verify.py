@@ -7,12 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from training.definitions import outdated
+from training.overrides import recorded_classes
+from training.recipe import Recipe
 from training.repeats import changed_start
 from zoo.data import check_dataset_path
 from zoo.data.dataset import FOLDER
+from zoo.errors import ZooError
 from zoo.evaluation.remeasure import remeasure, remeasure_costs
 from zoo.files import read_object
 from zoo.models.names import find_model
+from zoo.models.places import check_trusted
 from zoo.models.registry import ModelLike
 from zoo.models.results import Check
 from zoo.models.verify import verify as verify_golden
@@ -56,17 +60,23 @@ def _checks(folder: Path, data: Path | None, quick: bool, device: str | None, pr
     yield from verify_golden(folder)
     yield from verify_files(folder)
     yield from verify_records(folder)
-    yield from _changed_definitions(folder)
+    yield from _reproduction(folder)
     if not quick:
         yield from remeasure(folder, data, progress, device)
         yield from remeasure_costs(folder, data, progress)
 
 
-def _changed_definitions(folder: Path) -> Iterator[Check]:
-    """Yield what a model was made by that is another today: definitions, and the model that it started from."""
+def _reproduction(folder: Path) -> Iterator[Check]:
+    """Yield why a model cannot be trained again: another definition, an unreadable recipe, or another start."""
     record = read_object(folder / "recipe.json")
-    recipe = record.get("recipe")
-    for name, change in outdated(recipe if isinstance(recipe, dict) else {}).items():
-        yield Check("reproduction", None, f"is not possible: the {name} has changed since the model was made: {change}")
+    if isinstance(recipe := record.get("recipe"), dict):
+        for name, change in outdated(recipe).items():
+            text = f"is not possible: today's {name} may not be the recorded one ({change})"
+            yield Check("reproduction", None, text)
+        try:
+            check_trusted(recorded_classes(recipe), folder)
+            Recipe.from_json(recipe)
+        except ZooError as error:
+            yield Check("reproduction", None, f"is not possible: {error}")
     if problem := changed_start(record):
         yield Check("reproduction", None, f"is not possible: the model {problem}")

@@ -41,7 +41,17 @@ from training.miners import create_miner
 from training.miners.inter_class import NEGATIVES, POSITIVES
 from training.miners.triplet_margin import TYPES
 from training.optim import learning_rate_factor
-from training.recipe import CROPS, HEAD_ENDS, HEAD_STARTS, SCHEDULES, Augmentation, Objective, Recipe, Schedule
+from training.recipe import (
+    CROPS,
+    HEAD_ENDS,
+    HEAD_STARTS,
+    SCHEDULES,
+    Augmentation,
+    Objective,
+    Recipe,
+    Schedule,
+    same_recipe,
+)
 from training.recipes import standard_recipe
 from training.reproduce import recorded_recipe
 from training.samplers import SAMPLERS
@@ -322,9 +332,42 @@ def test_a_value_and_its_version_change_together() -> None:
 
 
 def test_a_record_of_an_older_or_a_later_version_is_told_what_changed() -> None:
-    assert outdated({"definitions": {"method sharing": version("method sharing"), "loss margin": 1}}) == {}
-    assert "by distance" in outdated({"definitions": {"method sharing": 1}})["method sharing"]
-    assert outdated({"definitions": {"loss margin": 7}}).keys() == {"loss margin"}
+    recipe = standard_recipe("mic-conv4-glyphs")
+    assert isinstance(recipe, Recipe)
+    record, versions = recipe.record, recipe.record["definitions"]
+    assert outdated(record) == {}
+    older = outdated({**record, "definitions": {**versions, "method mic": 1}})
+    assert (older.keys(), "k-means" in older["method mic"]) == ({"method mic"}, True)
+    assert outdated({**record, "definitions": {**versions, "loss margin": 7}}).keys() == {"loss margin"}
+
+
+@pytest.mark.parametrize("name", ["mic-conv4-glyphs", "r-margin-conv4-glyphs", "diva-lite0-cub2010", "shared-r50-cub"])
+def test_no_version_of_a_record_may_be_missing(name: str) -> None:
+    recipe = standard_recipe(name)
+    assert isinstance(recipe, Recipe)
+    record, versions = recipe.record, recipe.record["definitions"]
+    for definition in versions:
+        some = {key: value for key, value in versions.items() if key != definition}
+        assert outdated({**record, "definitions": some}).keys() == {definition}
+    for wrong in (None, [*versions], "loss margin", 1):
+        assert outdated({**record, "definitions": wrong})
+    assert outdated({key: value for key, value in record.items() if key != "definitions"})
+
+
+def test_a_default_makes_no_other_recipe_stated_or_not() -> None:
+    """A record from before an argument was added is the recipe that states the value of then."""
+    for loss, args in {"margin": {"nu": 0.0}, "triplet": {"swap": False}, "npair": {"mined_negatives": True}}.items():
+        recipe = standard_recipe(f"{'triplet-d' if loss == 'triplet' else loss}-conv4-glyphs")
+        assert isinstance(recipe, Recipe)
+        objective = replace(recipe.objective, loss_args={**recipe.objective.loss_args, **args})
+        stated, record = replace(recipe, objective=objective), recipe.record
+        assert args.items() <= record["objective"]["loss_args"].items()
+        older = {key: value for key, value in record["objective"]["loss_args"].items() if key not in args}
+        assert stated.digest == recipe.digest
+        assert same_recipe({**record, "objective": {**record["objective"], "loss_args": older}}, stated)
+        other = {key: 0.5 if key == "nu" else not value for key, value in args.items()}
+        changed = replace(recipe, objective=replace(objective, loss_args={**objective.loss_args, **other}))
+        assert changed.digest != recipe.digest
 
 
 @pytest.mark.parametrize("name", ["margin-conv4-glyphs", "mic-lite0-cub2010", "diva-r50-cub", "group2-ibn-cub"])

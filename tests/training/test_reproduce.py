@@ -17,7 +17,7 @@ from training.recipes import standard_recipe
 from training.reproduce import recorded_recipe, recorded_result
 from zoo import paths
 from zoo.cli.main import main
-from zoo.errors import RecipeError, UsageError
+from zoo.errors import RecipeError, UsageError, ZooError
 from zoo.models.results import MADE, read_results, record_training, training_facts
 
 SMALLEST = "margin-conv4-glyphs"
@@ -136,6 +136,46 @@ def test_a_model_by_another_definition_is_refused_with_the_command_for_todays(na
     assert f"zoo train {name}" in capsys.readouterr().err
     with raises(UsageError, "other-definition"):
         recorded_recipe(str(folder))
+
+
+@pytest.mark.parametrize("definitions", [{}, {"loss margin": 1}, None, ["loss margin"], "missing"])
+def test_a_record_without_versions_is_not_trained_by_todays_definitions(definitions, home, capsys):
+    """The fault: a model from before definitions had versions was trained by today's and called reproduced."""
+    folder = shutil.copytree(paths.SHIPPED / "mic-lite0-cub2010", home / "models" / "older")
+    record = json.loads((folder / "recipe.json").read_text())
+    record["recipe"]["definitions"] = definitions
+    if definitions == "missing":
+        del record["recipe"]["definitions"]
+    (folder / "recipe.json").write_text(json.dumps(record))
+    with raises(UsageError, "other-definition"):
+        recorded_recipe(str(folder))
+    assert "reproduction" in {check.name for check in zoo.verify(str(folder), quick=True) if check.ok is None}
+    assert main(["benchmark", "models", "--dataset", "glyphs"]) == 0
+    assert main(["benchmark", "compare", "--dataset", "cub2010", "older"]) in (0, 2)
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("group", "key", "value"),
+    [("optimizer", "betas", [0.9, 0.99]), ("objective", "loss", "multi"), ("schedule", "epochs", "ten")],
+)
+def test_verify_names_a_recipe_that_cannot_be_trained_again(group, key, value, home):
+    folder = shutil.copytree(paths.SHIPPED / SMALLEST, home / "models" / "other")
+    assert [check.name for check in zoo.verify(str(folder), quick=True) if check.ok is None] == []
+    record = json.loads((folder / "recipe.json").read_text())
+    record["recipe"][group][key] = value
+    (folder / "recipe.json").write_text(json.dumps(record))
+    assert "reproduction" in {check.name for check in zoo.verify(str(folder), quick=True) if check.ok is None}
+    with pytest.raises(ZooError):
+        recorded_recipe(str(folder))
+
+
+@pytest.mark.slow
+def test_another_recipe_reproduces_nothing(home, capsys):
+    short = ["--set", "schedule.epochs=1", "--set", "schedule.steps=2", "--quiet"]
+    main(["reproduce", SMALLEST, *short, "--set", "objective.loss=contrastive", "--set", "objective.miner=none"])
+    assert "is reproduced" not in (text := capsys.readouterr().out.replace("NOT reproduced", "is reproduced"))
+    assert "objective.loss=contrastive" in text
 
 
 @pytest.fixture

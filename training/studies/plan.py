@@ -31,6 +31,7 @@ from training.studies.study import (
 )
 from training.studies.trials import (
     TRIAL_SEED,
+    TRIALS_FILE,
     TrialScore,
     TrialSearch,
     TrialValues,
@@ -39,7 +40,9 @@ from training.studies.trials import (
     merge_trials,
     read_trials,
     scores_by_values,
+    trial_name,
     trial_settings,
+    trial_title,
 )
 from zoo.data import load_dataset
 from zoo.data.dataset import FOLDER, SPLITS, DataIdentity
@@ -314,11 +317,32 @@ class RunSchedule:
         """Write plan.json, and return the schedule of everything that was ever requested in this folder.
 
         Raises:
-            TrainingError: If the folder holds another study, or one whose recipes have changed since.
+            TrainingError: If the folder holds another study, or one whose recipes have changed since, or a run by
+                another recipe.
             UsageError: If the images are a folder that is not named.
         """
+        if not (self.folder / PLAN_FILE).exists():
+            self._check_recipes()
         plan = write_plan(self.plan, self.folder)
         return self if plan == self.plan else RunSchedule(plan, self.folder, self.results)
+
+    def _check_recipes(self) -> None:
+        """Check that what a folder without plan.json holds was made by the recipes of this plan."""
+        trials = Results(self.folder, TRIALS_FILE)
+        plan = dataclasses.replace(self.plan, trials=read_trials(trials.values()) if self.plan.rates else ())
+        made = [(run.title, run.digests, run.result()) for run in plan.runs(self.folder, self.results) if run.finished]
+        for trial in plan.trials:
+            values = TrialValues(trial.rate, trial.factor)
+            for arm in (arm for arm in plan.arms if arm.label == trial.arm):
+                digests = [recipe.digest for recipe in plan.trial_recipes(arm, values)]
+                made.append((trial_title(trial.arm, values), digests, trials[trial_name(trial.arm, values)]))
+        for title, digests, record in made:
+            if (recorded := record.get("recipes", digests)) != digests:
+                raise TrainingError(
+                    f"{title} in {self.folder} was made by another recipe ({' '.join(recorded)}) than this study's "
+                    f"({' '.join(digests)}). Results of both would be mixed: begin again in another folder (--out).",
+                    code="other-study",
+                )
 
     def select(self, only: Iterable[str]) -> list[Run]:
         """Return the runs of the arms with these labels, or all.

@@ -84,7 +84,10 @@ def _print(outcome: Reproduction) -> None:
         ("recorded:  ", "reproduced:"), (outcome.made, outcome.remade), outcome.precisions, strict=True
     ):
         show(f"{name} {_facts(facts)}; {precision or 'precision not recorded'}")
-    show(f"{outcome.model} is {'reproduced' if outcome.within else 'NOT reproduced'}: {outcome.folder}")
+    if outcome.changes:
+        show(f"not {outcome.model} again, but another recipe ({', '.join(outcome.changes)}): {outcome.folder}")
+    else:
+        show(f"{outcome.model} is {'reproduced' if outcome.within else 'NOT reproduced'}: {outcome.folder}")
 
 
 def _facts(made: dict[str, Any] | Any) -> str:

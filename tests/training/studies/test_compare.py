@@ -24,6 +24,7 @@ RECIPE = {
     "sources": ["a"],
     "objective": {"loss": "margin", "loss_args": {"beta": 1.2}},
     "schedule": {"epochs": 150},
+    "definitions": {"augmentation": 1, "loss margin": 1},
 }
 SCORE = PublishedScore("Margin", "cub", "recall_at_1", 0.63, "r50", 128, sd=0.005, recipe="margin-r50-cub")
 
@@ -103,7 +104,7 @@ def test_one_seed_has_the_interval_of_its_measurement(own_zoo):
 def test_the_runs_of_a_recipe_are_recognised_by_their_settings(own_zoo):
     model(own_zoo, "margin-r50-cub", RECIPE)
     model(own_zoo, "mine", {**RECIPE, "seed": 7, "sources": []})
-    model(own_zoo, "newer", {**RECIPE, "seed": 8, "definitions": {"loss margin": 2}})
+    model(own_zoo, "newer", {**RECIPE, "seed": 8, "definitions": {"augmentation": 1, "loss margin": 2}})
     model(own_zoo, "again", RECIPE)
     model(own_zoo, "shorter", {**RECIPE, "seed": 9, "schedule": {"epochs": 1}})
     model(own_zoo, "other-args", {**RECIPE, "seed": 9, "objective": {"loss": "margin", "loss_args": {}}})

@@ -28,6 +28,9 @@ from zoo.files import append_json_line
 from zoo.models.published import PublishedScore
 from zoo.models.published import published_table as published
 
+UNNAMED = {"definitions": {"augmentation": 1}}
+"""The versions of a recipe that names no definition."""
+
 
 def finished(home: Path, study: str, arm: str, seed: int, value: float, selection: str = "last", **facts: Any) -> Path:
     """Add the parts of a run's result that a comparison reads, and return the file."""
@@ -78,7 +81,7 @@ def test_untrained_backbones_are_compared_with_table_1(own_zoo: Path) -> None:
                 "recipe": "margin-r50-cub",
                 "evaluations": measured({"gn": 512, "r50": 128}[arm], embedding=value),
             }
-            resolved = [{"name": arm, "seed": seed, "backbone": arm, "schedule": {"epochs": 0}}]
+            resolved = [{**UNNAMED, "name": arm, "seed": seed, "backbone": arm, "schedule": {"epochs": 0}}]
             untrained = [{"epochs": 0, "measured_epoch": 0, "log": []}]
             finished(own_zoo, "mine", arm, seed, value, **facts, resolved=resolved, training=untrained)
     planned(own_zoo, "mine", "revisiting/table-1-published")
@@ -95,7 +98,7 @@ def test_untrained_backbones_are_compared_with_table_1(own_zoo: Path) -> None:
 
 def test_joined_models_are_compared_with_published_ensembles(own_zoo: Path) -> None:
     for seed in range(2):
-        members = [{"name": f"m{i}", "seed": 5 * seed + i, "method": "group"} for i in range(5)]
+        members = [{**UNNAMED, "name": f"m{i}", "seed": 5 * seed + i, "method": "group"} for i in range(5)]
         trained = 5 * [{"epochs": 70, "measured_epoch": 70, "log": [{"epoch": 70}]}]
         facts = {"recipe": "group-ibn-cub", "changed": ["5 copies"], "resolved": members, "training": trained}
         five = measured(2560, embedding=0.65 + seed / 100)

@@ -75,8 +75,9 @@ def test_steps_and_images_of_arms_are_counted(plan: Plan, tmp_path: Path) -> Non
 
 def test_runs_by_an_older_definition_are_named(plan: Plan, tmp_path: Path) -> None:
     for run in plan.runs(tmp_path):
-        older = {"definitions": {"method sharing": 1}} if run.arm.label == "contrastive" else {}
-        toys.change(run, resolved=[{**recipe.record, **older} for recipe in run.recipes])
+        older = {"method sharing": 1} if run.arm.label == "contrastive" else {}
+        records = [recipe.record for recipe in run.recipes]
+        toys.change(run, resolved=[{**old, "definitions": {**old["definitions"], **older}} for old in records])
     report = build_report(plan, tmp_path)
     assert {arm: [*changes] for arm, changes in report.outdated.items()} == {"contrastive": ["method sharing"]}
     for text in (as_markdown(report), as_html(report), to_json(report)["note"]):

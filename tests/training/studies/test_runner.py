@@ -269,6 +269,15 @@ def test_too_few_classes_are_refused_before_the_first_run(tmp_path: Path, data: 
     prepare_contexts([RunSchedule(toys.plan(data, 2, (selection,), (*settings, fitting)), folder)])
 
 
+def test_without_a_plan_runs_of_other_recipes_are_not_joined(tmp_path: Path, data: Path) -> None:
+    assert len(go(toys.plan(data, 1), tmp_path).done) == 2  # leaves no plan.json
+    for settings in (("optimizer.lr=5",), ("data.views=2",)):
+        with raises(TrainingError, "other-study"):
+            RunSchedule(toys.plan(data, 2, ("last",), settings), tmp_path).begin()
+    assert not (tmp_path / "plan.json").exists()
+    assert len([run for run in RunSchedule(toys.plan(data, 2), tmp_path).begin().runs if run.finished]) == 2
+
+
 def test_folders_without_a_plan_are_refused(tmp_path: Path, data: Path) -> None:
     with raises(UsageError, "no-results"):
         read_plan(tmp_path)

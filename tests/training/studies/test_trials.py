@@ -256,6 +256,12 @@ def test_finished_trials_are_not_repeated(tmp_path: Path, data: Path, monkeypatc
     repeated = try_rates(plan_of(data), tmp_path)  # the command given again
     assert len(again) == 2
     assert repeated.plan == schedule.plan
+    (tmp_path / PLAN_FILE).unlink()  # the trials say by which recipes they were made
+    other = dataclasses.replace(plan_of(data), settings=(*toys.SETTINGS, "data.validation=0.25"))
+    with raises(TrainingError, "other-study"):
+        RunSchedule(other, tmp_path).begin()
+    assert not (tmp_path / PLAN_FILE).exists()
+    assert try_rates(plan_of(data), tmp_path).plan == schedule.plan
     (tmp_path / TRIALS_FILE).unlink()  # plan.json states the choice
     assert try_rates(read_plan(tmp_path), tmp_path).plan == schedule.plan
     assert len(again) == 2

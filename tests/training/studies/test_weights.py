@@ -126,7 +126,7 @@ def test_a_model_trained_from_converted_weights_counts_as_its_recipes(both: dict
         folder = own_zoo / "models" / own
         folder.mkdir(parents=True)
         Card(own, "diva", "ibn", "cub", "bn_inception", 512, recipe.preprocessing).write(folder)
-        record = {**origin_facts(recipe, name), "recipe": {**recipe.to_json(), "name": own}, "best_epoch": None}
+        record = {**origin_facts(recipe, name), "recipe": {**recipe.record, "name": own}, "best_epoch": None}
         (folder / "recipe.json").write_text(json.dumps(record))
         result = dataclasses.replace(evaluation(own, recall_at_1=0.6 + 0.02 * seed), dim=512)
         save(folder, result)

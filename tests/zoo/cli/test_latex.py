@@ -44,7 +44,7 @@ def test_scores_and_their_comparison(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_a_reproduction(capsys: pytest.CaptureFixture[str]) -> None:
     metric = ReproducedMetric("map_at_r", 0.4, (0.3, 0.5), 0.41, True)
     with tables_in_latex(True):
-        print_reproduction(Reproduction("m", "f", "folder", {}, {}, (None, None), (metric,), False))  # type: ignore[arg-type]
+        print_reproduction(Reproduction("m", "f", "folder", {}, {}, (None, None), (metric,), False, []))  # type: ignore[arg-type]
     assert_compiles(capsys.readouterr().out)
     show("as before")
     assert capsys.readouterr().out == "as before\n"
