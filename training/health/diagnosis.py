@@ -23,8 +23,8 @@ FAR, OWN = 0.8, 0.9
 """The mean distance by which tuples miss a margin that cannot be met, and the share of images that are nearest to their
 own class vector though none meets the margin."""
 SEPARATED, UNSEPARATED = 0.9, 0.6
-FEWEST_IMAGES = 150
-"""The least number of held-out images by which a recall is told from chance."""
+FEWEST_CLASSES, FEWEST_IMAGES = 5, 150
+"""The least numbers of held-out classes and images that tell wrong labels from right ones of similar classes."""
 RADIAL = 0.1
 """The share of a gradient along the embeddings from which their length matters to a loss."""
 DEAD = 0.4
@@ -136,9 +136,22 @@ class History:
 
         False without validation. The best of many epochs may be above it by chance.
         """
+        last, trunk = self.last_recall(), self.start.get("trunk_recall_at_1")
+        return last is not None and trunk is not None and last > trunk + self.doubt(trunk)
+
+    def last_recall(self) -> float | None:
+        """Return the mean R@1 on the held-out classes in the last third of epochs; None without validation."""
         recalls = _values(self.records, "validation_recall_at_1")
-        last, trunk = recalls[-math.ceil(len(recalls) / 3) :], self.start.get("trunk_recall_at_1")
-        return bool(last) and trunk is not None and sum(last) / len(last) > trunk + self.doubt(trunk)
+        last = recalls[-math.ceil(len(recalls) / 3) :]
+        return sum(last) / len(last) if last else None
+
+    def few_classes(self) -> bool:
+        """Return whether R@1 is of fewer than `FEWEST_CLASSES` held-out classes, or of more of very unequal sizes."""
+        return bool(self.start.get("held_out_chance", 0) > 1 / FEWEST_CLASSES)
+
+    def few_held_out(self) -> bool:
+        """Return whether too few classes or images are held out to tell wrong labels; False without any."""
+        return self.few_classes() or self.start.get("held_out_images", FEWEST_IMAGES) < FEWEST_IMAGES
 
     def doubt(self, recall: float) -> float:
         """Return two standard errors of a recall on the held-out images."""
@@ -251,9 +264,9 @@ def _peak_update(history: History) -> float:
 
 
 def _learns(history: History) -> bool:
-    """Return whether a run that went on tells classes apart, and better than its trunk did at the start."""
+    """Return whether a run that went on tells classes apart, and better than its trunk if enough are held out."""
     separated = (_mean(history.tail, "separation") or 0) >= SEPARATED and not history.divergence
-    return separated and ("trunk_recall_at_1" not in history.start or history.gains())
+    return separated and ("trunk_recall_at_1" not in history.start or history.few_classes() or history.gains())
 
 
 def _growth(history: History) -> float:
@@ -347,11 +360,12 @@ def _large_margin(history: History) -> Explanation | None:
 def _wrong_labels(history: History) -> Explanation | None:
     """Wrong labels leave R@1 at chance for every network; with right ones even an untrained trunk's is better."""
     chance, trunk = history.start.get("held_out_chance"), history.start.get("trunk_recall_at_1")
-    recalls = _values(history.records, "validation_recall_at_1")
-    if not recalls or trunk is None or chance is None or history.start["held_out_images"] < FEWEST_IMAGES:
+    recalls, last = _values(history.records, "validation_recall_at_1"), history.last_recall()
+    if last is None or trunk is None or chance is None or history.few_held_out():
         return None
-    mean = sum([trunk, *recalls]) / (1 + len(recalls))  # of the best alone, chance would choose a good one
-    if mean > chance + 1.5 * history.doubt(chance):  # two images that are nearest to each other count twice
+    mean, doubt = sum([trunk, *recalls]) / (1 + len(recalls)), history.doubt(chance)
+    # Two images that are nearest to each other count twice; and of many recalls, chance would choose a good one.
+    if max(trunk, mean, last) > chance + 1.5 * doubt or max(recalls) > chance + 2 * doubt:
         return None
     return (
         f"R@1 on held-out classes is {max(recalls):.3f} at best, {trunk:.3f} with the trunk before training, and "
@@ -422,7 +436,7 @@ def _slow_rate(history: History) -> Explanation | None:
 
 def _worse_than_start(history: History) -> Explanation | None:
     best, trunk = history.best_recall(), history.start.get("trunk_recall_at_1")
-    if best is None or trunk is None or best >= trunk - history.doubt(trunk):
+    if best is None or trunk is None or history.few_classes() or best >= trunk - history.doubt(trunk):
         return None
     return (
         f"R@1 on held-out classes is {best:.3f} at best, and {trunk:.3f} with the trunk before training.",

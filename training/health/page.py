@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from training.health.diagnosis import LEARNT_STEPS, Finding, History
+from training.health.diagnosis import FEWEST_CLASSES, FEWEST_IMAGES, LEARNT_STEPS, Finding, History
 from zoo.errors import UsageError
 from zoo.files import write_bytes
 from zoo.report import figures
@@ -100,12 +100,17 @@ def check_page(path: Path) -> None:
 
 
 def health(history: History) -> str:
-    """Return the sentence about a run without findings: it is healthy, or too short to judge whether it learns."""
+    """Return what to say of a run without findings: healthy, or too short to judge; and if labels are not judged."""
+    unseen = (
+        f" Wrong labels are not judged: that needs {FEWEST_CLASSES} held-out classes of like size and {FEWEST_IMAGES} "
+        "images (data.validation), since fewer classes may look alike."
+    )
+    labels = unseen if history.few_held_out() and not history.gains() else ""
     if history.judged:
-        return "healthy: no indicator left its range"
+        return f"Healthy: no indicator left its range.{labels}"
     return (
         "Too short to judge whether the run learns; no indicator left its range. That needs half of the schedule and "
-        f"{LEARNT_STEPS} steps, or training classes that are told apart."
+        f"{LEARNT_STEPS} steps, or training classes that are told apart.{labels}"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +227,44 @@ def test_labels_are_wrong_if_no_network_is_better_than_chance() -> None:
     assert codes(history(untrained, recall=0.06, steps=10)) == ["wrong-labels"]
     assert codes(history(recall=0.06)) == ["worse-than-start"]  # the trunk tells classes apart: their labels are right
     assert codes(history({**untrained, "held_out_images": 60}, recall=0.06, steps=10)) == []  # too few to tell
+
+
+def begun_run(images: int, chance: float, trunk: float, recalls: Sequence[float]) -> History:
+    """Return a run of 15 steps per epoch that has hardly begun to learn."""
+    made = history({"held_out_images": images, "held_out_chance": chance, "trunk_recall_at_1": trunk}, separation=0.6)
+    epochs = [
+        {**made.records[0], "epoch": epoch, "steps": 15, "validation_recall_at_1": recall}
+        for epoch, recall in enumerate(recalls, 1)
+    ]
+    return History(epochs, {"schedule": {"epochs": len(epochs)}})
+
+
+def test_right_labels_of_few_classes_that_look_alike_are_no_alarm(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Measured on two classes of CIFAR-100, as boy and girl, of 120 images each.
+    for trunk, *recalls in ((0.554, 0.583, 0.571, 0.55, 0.579), (0.554, 0.629, 0.583, 0.592, 0.575)):
+        alike = begun_run(240, 0.498, trunk, recalls)
+        assert (codes(alike), alike.judged) == ([], False)
+    (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, alike.records)))
+    assert main(["doctor", str(tmp_path)]) == 0
+    assert "data.validation" in capsys.readouterr().out, "more held-out classes would tell"
+    assert codes(begun_run(240, 0.197, 0.2, [0.2] * 4)) == ["wrong-labels"]  # five classes
+
+
+def test_few_held_out_classes_do_not_show_that_a_run_is_worse_than_its_start() -> None:
+    few = {"held_out_chance": 0.498}
+    assert codes(history(few, recall=0.4)) == []
+    assert codes(history(few, recall=0.5, update={"trunk": 0.2})) == []  # it tells its training classes apart
+
+
+def test_labels_are_right_if_any_stage_of_a_run_is_clearly_above_chance() -> None:
+    chance = [0.1] * 29  # of 400 images: a standard error of .015
+    assert codes(begun_run(400, 0.1, 0.1, chance)) == ["wrong-labels"]
+    assert codes(begun_run(400, 0.1, 0.1, [0.135, *chance])) == ["wrong-labels"]  # the best of many, by chance
+    assert codes(begun_run(400, 0.1, 0.15, chance)) == []
+    assert codes(begun_run(400, 0.1, 0.1, [0.17, *chance])) == []
+    assert codes(begun_run(400, 0.1, 0.1, [*chance, *[0.15] * 15])) == []
 
 
 def test_the_more_specific_cause_is_named() -> None:
