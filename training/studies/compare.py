@@ -301,7 +301,7 @@ def average_measurements(metric: str, measurements: Sequence[Measurement]) -> Me
     values = [float(result["metrics"][metric]) for _, result in measurements]
     table = class_table([read_class_scores(result) for _, result in measurements], metric)
     mean = estimate(values, table, metric_bounds(metric))
-    recorded = _interval_over_classes(measurements[0][1], metric) if mean.interval is None else None
+    recorded = _interval_over_classes(measurements[0][1], metric) if mean.error is None else None
     return MeasuredScore(
         value=mean.mean,
         sd=mean.sd,

@@ -258,11 +258,14 @@ def models(
     from training.studies.compare import find_runs
     from training.studies.compare_own import own_scores
     from zoo.data import check_dataset_name
+    from zoo.errors import UsageError
     from zoo.evaluation.evaluate import METRICS
     from zoo.evaluation.statistics import CLASSES, ONE_SEED, VERDICT_RULE, check_margins, parse_margins
 
     form = table_form(latex, as_csv)
     metrics, limits = metric or METRICS, parse_margins(margins or ())
+    if limits and against is None:
+        raise UsageError("--margin needs --against MODEL.", code="missing-value")
     check_margins(limits, metrics)
     rows = own_scores(find_runs(), names or [], dataset, metrics, against, limits)
     if dataset is not None and not rows:  # else it may be a folder's or table's own name
@@ -340,7 +343,7 @@ def _paired_cell(row: OwnScore) -> str:
     found, seeds = row.difference.estimate, len(row.difference.seeds)
     over = f"{found.over}" if seeds else f"{found.over}, of unlike seeds"
     over = over.replace("seeds", count(seeds, "seed")) if seeds > 1 else over
-    return interval_over(found.interval, over) or "one seed has no interval"
+    return interval_over(found.interval, over) or f"none: {'all are equal' if found.error == 0 else 'one seed'}"
 
 
 # zoo benchmark curves

@@ -360,6 +360,7 @@ def score(
     """
     from zoo.errors import UsageError
     from zoo.evaluation import evaluate as measure
+    from zoo.evaluation.compare import named
     from zoo.evaluation.embeddings import check_file_fits, read_queries
     from zoo.evaluation.evaluate import METRICS, check_reranking, parse_groups
     from zoo.evaluation.memory import parse_size
@@ -368,7 +369,9 @@ def score(
     groups = parse_groups(words(metrics) or ["retrieval"])
     check_reranking(rerank, groups, memory)
     limits = parse_margins(margins or ())
-    check_margins(limits, METRICS if other else ())
+    if limits and other is None:
+        raise UsageError("--margin needs a second file of embeddings to compare with.", code="missing-value")
+    check_margins(limits, METRICS)
     if dataset is None and (data or split):
         raise UsageError("--data and --split need --dataset.", code="missing-value")
     started = time.monotonic()
@@ -382,18 +385,19 @@ def score(
         searching = None if queries is None else read_queries(queries)
         _check_length(file, rows, queries or file, searching, "queries")
         _check_tables(file, record, (labels, queries))
-        result = measure(
-            rows,
-            dataset,
-            split or "test",
-            data,
-            classes,
-            numbers(k) or None,
-            metrics=groups,
-            queries=searching,
-            memory=memory,
-            rerank=rerank,
-        )
+        with named(file):
+            result = measure(
+                rows,
+                dataset,
+                split or "test",
+                data,
+                classes,
+                numbers(k) or None,
+                metrics=groups,
+                queries=searching,
+                memory=memory,
+                rerank=rerank,
+            )
         if dataset is None and result.data is not None:
             result = replace(result, data=replace(result.data, name=(labels or file).name))
         results.append(result if record is None else _with_model(result, record))

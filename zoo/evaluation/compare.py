@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from zoo.console import interval_text, score_text
-from zoo.errors import UsageError
+from zoo.errors import EvaluationError, UsageError
 from zoo.evaluation.evaluate import METRICS, evaluate
 from zoo.evaluation.statistics import (
     VERDICT_RULE,
@@ -96,8 +97,20 @@ def compare(
     """
     limits = parse_margins(f"{metric}={margin}" for metric, margin in (margins or {}).items())
     check_margins(limits, METRICS)
-    results = [evaluate(rows, labels=labels, k=k, queries=queries) for rows in (first, second)]
+    results = []
+    for name, rows in (("first", first), ("second", second)):
+        with named(name):
+            results.append(evaluate(rows, labels=labels, k=k, queries=queries))
     return compare_evaluations(results[0], results[1], limits)
+
+
+@contextmanager
+def named(subject: object) -> Iterator[None]:
+    """Put the name of the embeddings before the message of an `EvaluationError`."""
+    try:
+        yield
+    except EvaluationError as error:
+        raise EvaluationError(f"{subject}: {error}", code=error.code) from None
 
 
 def compare_evaluations(first: Evaluation, second: Evaluation, margins: Mapping[str, float]) -> EmbeddingComparison:

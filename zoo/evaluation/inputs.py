@@ -111,7 +111,7 @@ def bounded_unit_rows(values: Any, budget: Budget, chosen: np.ndarray | None = N
             np.divide(block, norms[part, None], out=out[part], dtype=np.float64, casting="same_kind")
         release_pages(values)
         release(out[part])
-    check_finite(finite, "embeddings")
+    check_finite(finite, "embeddings", rows if chosen is None else rows[chosen])
     _check_directions(norms, "embeddings")
     return out
 
@@ -124,7 +124,8 @@ def _parts(n: int, dim: int) -> list[slice]:
 def _check_directions(norms: np.ndarray, name: str) -> None:
     if not norms.all():
         raise EvaluationError(
-            f"row {int(norms.argmin())} of {name} is all zero and has no direction; drop it.", code="invalid-embedding"
+            f"row {int(norms.argmin())} of {name} is all zero as float32 and has no direction; drop or scale it.",
+            code="invalid-embedding",
         )
 
 

@@ -124,14 +124,14 @@ def as_rows(values: Any, name: str) -> np.ndarray:
     """
     if search_budget(values) is not None:
         return values
-    rows = check_matrix(values, name)
+    given = check_matrix(values, name)
     with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite and is reported below
-        rows = np.ascontiguousarray(rows, dtype=np.float32)
+        rows = np.ascontiguousarray(given, dtype=np.float32)
     finite = np.empty(len(rows), np.bool_)
     step = max(1, _BLOCK_NUMBERS // rows.shape[1])
     for start in range(0, len(rows), step):
         finite[start : start + step] = np.isfinite(rows[start : start + step]).all(axis=1)
-    check_finite(finite, name)
+    check_finite(finite, name, given)
     return values if is_memory_mapped(values) and np.shares_memory(values, rows) else rows
 
 
@@ -149,12 +149,15 @@ def check_matrix(values: Any, name: str) -> np.ndarray:
     return rows
 
 
-def check_finite(finite: np.ndarray, name: str) -> None:
-    """Raise `EvaluationError` unless all rows, bool [n], are finite."""
+def check_finite(finite: np.ndarray, name: str, rows: np.ndarray) -> None:
+    """Raise `EvaluationError` unless all rows are finite as float32, bool [n]; `rows` are those that were given."""
     if not finite.all():
+        first = int(finite.argmin())
+        beyond = np.isfinite(rows[first]).all()
         raise EvaluationError(
-            f"row {int(finite.argmin())} of {name} holds NaN or infinite values "
-            f"({int((~finite).sum())} of {len(finite)} rows do); embed again or drop those rows.",
+            f"row {first} of {name} holds {'values beyond float32' if beyond else 'NaN or infinite values'} "
+            f"({int((~finite).sum())} of {len(finite)} rows are not finite as float32); "
+            f"{'scale the rows down' if beyond else 'embed again or drop those rows'}.",
             code="not-finite",
         )
 

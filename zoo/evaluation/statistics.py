@@ -37,6 +37,9 @@ UNBOUNDED: Bounds = (-math.inf, math.inf)
 
 SEEDS, CLASSES, BOTH = "seeds", "classes", "seeds and classes"
 
+ROUNDING, STORED = 1e-12, 1e-6
+"""Deviations of scores, and of scores by class as they are stored, that rounding explains: they are taken as 0."""
+
 ONE_SEED = "over classes only, not over seeds"
 """What is said of every interval of models with a single seed, or with unlike seeds."""
 
@@ -63,10 +66,10 @@ class Estimate:
         n: The number of seeds.
         mean: The mean over seeds.
         sd: Its standard deviation over seeds; None for a single one.
-        error: The standard error; None where neither seeds nor classes show it, as for `freedom` and `interval`.
-        freedom: Its degrees of freedom.
-        interval: 95 %, cut to the values that are possible.
-        over: What was sampled: "seeds and classes", "seeds" or "classes".
+        error: The standard error; None where there is a single seed or class, 0 where all of them agree.
+        freedom: Its degrees of freedom; None without an error.
+        interval: 95 %, cut to the values that are possible; None without an error, or with one of 0.
+        over: What the interval is over: "seeds and classes", "seeds" or "classes"; None without one.
     """
 
     n: int
@@ -94,10 +97,10 @@ class Verdict:
 
     Attributes:
         word: "better", "worse", "equivalent" or "undecided".
-        p: Of no difference, two-sided, adjusted by Holm within the family; None without a standard error.
+        p: Of no difference, two-sided, adjusted by Holm within the family; None without a standard error above 0.
         p_equivalence: Of a difference beyond the margin (TOST), likewise; None without a margin.
         margin: The margin of equivalence; None if none was stated.
-        detectable: The smallest difference that a two-sided test of 5 % finds with 80 % power.
+        detectable: The smallest difference that a two-sided test of 5 % finds with 80 % power; None without `p`.
         family: The number of differences that were tested together.
     """
 
@@ -188,6 +191,8 @@ def estimate(values: Sequence[float], table: ScoresByClass | None = None, bounds
     if scores.size == 1:
         return Estimate(n, mean)
     error, freedom = _standard_error(scores)
+    if error * math.sqrt(scores.size) < (ROUNDING if scores.shape[1] == 1 else STORED):
+        return Estimate(n, mean, sd, 0.0, freedom)
     half = float(stdtrit(freedom, 1 - ALPHA / 2)) * error
     over = SEEDS if scores.shape[1] == 1 else CLASSES if n == 1 else BOTH
     return Estimate(n, mean, sd, error, freedom, (max(mean - half, bounds[0]), min(mean + half, bounds[1])), over)
@@ -223,7 +228,7 @@ def intervals_over_classes(
         bounds: The values that are possible: `SIGNED` for differences of scores.
 
     Returns:
-        Metric -> (low, high).
+        Metric -> (low, high), equal where all classes have the same score.
 
     Raises:
         EvaluationError: If there are fewer than two classes, which do not show how classes differ.
@@ -234,7 +239,7 @@ def intervals_over_classes(
     estimates = {
         name: estimate([float(row.mean())], class_table([scores], name), bounds) for name, row in values.items()
     }
-    return {name: found.interval for name, found in estimates.items() if found.interval is not None}
+    return {name: found.interval or (found.mean, found.mean) for name, found in estimates.items()}
 
 
 def interval_of_share(share: float, same: np.ndarray, classes: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
@@ -271,24 +276,25 @@ def judge(differences: Sequence[Estimate | None], margins: Sequence[float | None
     The tests of a difference and those of equivalence are two families: each errs in 5 % of all families at most.
 
     Args:
-        differences: Those to test; None, and one without a standard error, stays undecided and is not counted.
+        differences: Those to test; None, and one without a standard error, stays undecided and is not counted. One
+            with a standard error of 0 stays undecided without p, and counts in the family as one with p = 1.
         margins: Of equivalence, stated before the results; None for a difference without one.
     """
     ps = adjust_holm([_p_of_difference(found) for found in differences])
     equal = adjust_holm([_p_of_equivalence(*pair) for pair in zip(differences, margins, strict=True)])
     family = sum(p is not None for p in ps)
     return [
-        Verdict(_word(found, p, near), p, near, margin, _detectable(found), family)
+        Verdict(_word(found.mean, p, near), p, near, margin, _detectable(found), family)
+        if found and found.error and p is not None
+        else Verdict(UNDECIDED, margin=margin, family=family)
         for found, margin, p, near in zip(differences, margins, ps, equal, strict=True)
     ]
 
 
-def _word(difference: Estimate | None, p: float | None, p_equivalence: float | None) -> str:
-    if difference is None or p is None:
-        return UNDECIDED
+def _word(difference: float, p: float, p_equivalence: float | None) -> str:
     if p_equivalence is not None and p_equivalence < ALPHA:
         return EQUIVALENT
-    return UNDECIDED if p >= ALPHA else BETTER if difference.mean > 0 else WORSE
+    return UNDECIDED if p >= ALPHA else BETTER if difference > 0 else WORSE
 
 
 def _p_of_difference(difference: Estimate | None) -> float | None:
@@ -304,21 +310,21 @@ def _p_of_equivalence(difference: Estimate | None, margin: float | None) -> floa
 
 
 def _upper_tail(distance: float, difference: Estimate, sides: int) -> float | None:
-    """Return the probability of a mean that far above its expectation, times the sides; None without an error."""
+    """Return the probability of a mean that far above its expectation, times the sides; 1 with an error of 0."""
     from scipy.special import stdtr
 
     if difference.error is None or difference.freedom is None:
         return None
     if difference.error == 0:
-        return 0.0 if distance > 0 else 1.0
+        return 1.0
     return float(sides * stdtr(difference.freedom, -distance / difference.error))
 
 
-def _detectable(difference: Estimate | None) -> float | None:
+def _detectable(difference: Estimate) -> float | None:
     """Return the minimal detectable difference: the sum of two quantiles of t in standard errors."""
     from scipy.special import stdtrit
 
-    if difference is None or difference.error is None or difference.freedom is None:
+    if difference.error is None or difference.freedom is None:
         return None
     return difference.error * float(stdtrit(difference.freedom, 1 - ALPHA / 2) + stdtrit(difference.freedom, POWER))
 
@@ -391,7 +397,8 @@ def partial_correlation(
     Pearson's correlation. `independent` is n where fewer pairs are independent than there are.
 
     Returns:
-        The estimate, whose n is the number of pairs; None below 4 + k pairs, and where nothing is left to vary.
+        The estimate, whose n is the number of pairs, without an interval where it is 1 or -1; None below 4 + k pairs,
+        and where nothing is left to vary.
     """
     controls = np.array([np.ones(len(a)), *([given] if len(given) else [])], np.float64).T
     sides = np.array([a, b], np.float64).T
@@ -403,7 +410,9 @@ def partial_correlation(
         return None
     r = float(np.clip(left[:, 0] @ left[:, 1] / np.linalg.norm(left, axis=0).prod(), -1, 1))
     half = statistics.NormalDist().inv_cdf(1 - ALPHA / 2) / math.sqrt(degrees)
-    centre = math.atanh(r) if abs(r) < 1 else math.copysign(math.inf, r)
+    if 1 - abs(r) < ROUNDING:
+        return Estimate(len(sides), r)
+    centre = math.atanh(r)
     return Estimate(len(sides), r, interval=(math.tanh(centre - half), math.tanh(centre + half)), over="pairs")
 
 

@@ -327,7 +327,7 @@ def recommend(rows: Sequence[BaselineScore], source: str = "DIR") -> Iterator[st
         yield f"{best.title} is best without labels: {score}. The others are worse (Holm's p below .05)."
     else:
         others = ", ".join(row.title for row in ties[1:6]) + (" and others" if len(ties) > 6 else "")
-        yield f"Undecided between {best.title} ({score}) and {others}: Holm's p of their differences is .05 or more."
+        yield f"Undecided between {best.title} ({score}) and {others}: Holm's p of no difference is below .05."
         yield (
             f"Of these, {fastest.title} is the fastest ({fastest.milliseconds:.1f} ms per image, "
             f"{count(fastest.bytes, 'byte')} per vector)."
@@ -363,7 +363,7 @@ def _training_advice(rows: Sequence[BaselineScore], best: BaselineScore, source:
         return "Whether training helps is not known: that needs eight classes of two images or more.", False
     difference = _difference(trained, best)
     (verdict,) = judge([difference], [None])
-    bounds = f"{difference.mean:+.4f} ({interval_text(difference.interval, '+')})"
+    bounds = f"{difference.mean:+.4f} ({interval_text(difference.interval, '+') or 'equal in all classes'})"
     text = f"a linear map fitted with the labels of other classes changes MAP@R by {bounds}"
     if verdict.word == BETTER:
         return f"Training helps: {text}. Next: {finetune}", True

@@ -99,10 +99,10 @@ def test_a_measurement_keeps_the_scores_of_its_classes(tmp_path: Path) -> None:
 
 
 def test_seeds_and_classes_verdicts_and_margins_are_printed(own_zoo: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Two seeds of each: differences of .1 in every class and seed have no error, others are undecided."""
+    """Two seeds of each: differences of about .1 in every class and seed are sure, others are undecided."""
     for seed in (1, 2):
         measured(own_zoo, f"first-seed{seed}", seed, [0.5, 0.25, 0.7, 0.9])
-        measured(own_zoo, f"second-seed{seed}", seed, [0.6, 0.35, 0.8, 1])
+        measured(own_zoo, f"second-seed{seed}", seed, [0.6, 0.34, 0.8, 1])
         measured(own_zoo, f"third-seed{seed}", seed, [0.9, 0.05, 0.6, 1])
     words = ["benchmark", "models", "--dataset", "cub", "--against", "first", "--metric", "recall_at_1"]
     assert main([*words, "--json"]) == 0

@@ -209,10 +209,8 @@ def test_the_report_has_published_numbers(tmp_path: Path) -> None:
     assert published["r-margin", "train spectral_decay"] is None
     assert published["margin", "test map_at_r"] is None
     markdown = as_markdown(report)
-    assert "| margin | 2 | 0.6000 ± 0.0000 | 0.6000 to 0.6000 |  |  |  |  | 0.6309 ± 0.0046 |" in markdown
-    assert (
-        "| +0.0000 to +0.0000 | 1.000 | undecided (detectable: 0.0000) | 0.1300 |" in markdown
-    )  # of spectral decay the paper gives no deviation
+    assert "| margin | 2 | 0.6000 ± 0.0000 |  |  |  |  |  | 0.6309 ± 0.0046 |" in markdown
+    assert "| +0.0000 |  |  | undecided | 0.1300 |" in markdown  # of spectral decay the paper gives no deviation
     assert "published 0.6309 ± 0.0046" in Reader(as_html(report)).text
     assert {(row["published"], row["published_sd"]) for row in to_json(report)["rows"]} >= {(0.6309, 0.0046)}
     assert "revisiting-2 (arXiv:2002.08473): best epoch on the test set" in markdown

@@ -44,7 +44,7 @@ def report_of(folder: Path, gains: list[float]) -> Report:
 
 
 def test_a_difference_that_a_few_classes_make_is_undecided(tmp_path: Path) -> None:
-    even = report_of(tmp_path / "even", [0.1, 0.1, 0.1])
+    even = report_of(tmp_path / "even", [0.1, 0.11, 0.1])
     assert even.over_classes
     assert even.claims[0].verdict == HOLDS
     uneven = report_of(tmp_path / "uneven", [0.4, 0.0, 0.0])

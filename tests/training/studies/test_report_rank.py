@@ -91,7 +91,7 @@ def report(tmp_path: Path) -> Report:
     settings = tuple(setting for setting in toys.SETTINGS if setting != toys.HEAD)
     plan = Plan(study, "glyphs", 2, settings=settings, data=str(tmp_path))
     for run in plan.runs(tmp_path):
-        finish(run, SCORES[run.arm.label.replace("again", "low")] + 0.01 * run.seed, [1.0])
+        finish(run, SCORES[run.arm.label.replace("again", "low")] * (1 + 0.01 * run.seed), [1.0])
     return build_report(plan, tmp_path)
 
 

@@ -102,14 +102,16 @@ def test_a_trend_that_depends_on_one_arm_is_undecided(tmp_path: Path) -> None:
     study = dataclasses.replace(toys.STUDY, arms=arms, claims=(), x="year", trends=(Trend("newer is better"),))
     plan = dataclasses.replace(toys.plan(tmp_path), study=study)
     for run in plan.runs(tmp_path):
-        finish(run, dict(zip(NAMES, (0.3, 0.2, 0.1, 0.9), strict=True))[run.arm.label] + 0.01 * run.seed, [0.7, 0.3])
+        finish(
+            run, dict(zip(NAMES, (0.3, 0.2, 0.1, 0.9), strict=True))[run.arm.label] * (1 + 0.01 * run.seed), [0.7, 0.3]
+        )
     (trend,) = build_report(plan, tmp_path).trends
     assert trend.slope is not None
-    assert trend.slope.mean == pytest.approx((-3 * 0.3 - 0.2 + 0.1 + 3 * 0.9) / 20)
+    assert trend.slope.mean == pytest.approx((-3 * 0.3 - 0.2 + 0.1 + 3 * 0.9) / 20 * 1.005)
     assert trend.slope.interval is not None
     assert trend.slope.interval[0] > 0
     assert trend.left_out is not None
-    assert trend.left_out[0] == pytest.approx(-0.05)  # from .3 to .1 over 4
+    assert trend.left_out[0] == pytest.approx(-0.05 * 1.005)  # from .3 to .1 over 4
     assert trend.left_out[1] > 0
     assert trend.verdict == UNDECIDED
 
@@ -118,7 +120,7 @@ def test_a_trend_that_depends_on_one_arm_is_undecided(tmp_path: Path) -> None:
 def test_a_trend_holds_if_it_does_over_seeds_and_over_arms(
     last: float, verdicts: tuple[str, str], tmp_path: Path
 ) -> None:
-    """Seeds differ by .01. On the line .1, .2, .3, .41 the slope is sure; that of .1, .2, .3, .1 is not."""
+    """Seeds differ by 1 %. On the line .1, .2, .3, .41 the slope is sure; that of .1, .2, .3, .1 is not."""
     arms = tuple(
         Arm(name, f"{name}-$backbone-$dataset", x=x) for name, x in zip(NAMES, (0.0, 2.0, 4.0, 6.0), strict=True)
     )
@@ -126,7 +128,9 @@ def test_a_trend_holds_if_it_does_over_seeds_and_over_arms(
     study = dataclasses.replace(toys.STUDY, arms=arms, claims=(), x="year", trends=trends)
     plan = dataclasses.replace(toys.plan(tmp_path), study=study)
     for run in plan.runs(tmp_path):
-        finish(run, dict(zip(NAMES, (0.1, 0.2, 0.3, last), strict=True))[run.arm.label] + 0.01 * run.seed, [0.7, 0.3])
+        finish(
+            run, dict(zip(NAMES, (0.1, 0.2, 0.3, last), strict=True))[run.arm.label] * (1 + 0.01 * run.seed), [0.7, 0.3]
+        )
     assert tuple(trend.verdict for trend in build_report(plan, tmp_path).trends) == verdicts
 
 

@@ -14,7 +14,7 @@ from tests.raising import raises
 from tests.serving import toys
 from zoo.cli import main as cli
 from zoo.cli.main import main
-from zoo.errors import UsageError
+from zoo.errors import EvaluationError, UsageError
 from zoo.evaluation import per_query
 from zoo.models.results import read_results
 
@@ -194,6 +194,53 @@ def test_two_files_of_embeddings_are_compared(two_files, capsys):
     assert json.loads((two_files / "out.json").read_text())["differences"]["map_at_r"]["word"] == "worse"
     assert main(["score", "a.npy", "--labels", "y.npy", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["metrics"] == facts["results"][0]["metrics"]
+
+
+def test_a_difference_that_is_the_same_in_all_classes_is_undecided(tmp_path, monkeypatch, capsys):
+    """In both classes one of ten queries is another's neighbour in B: R@1 is .1 lower in each."""
+    monkeypatch.chdir(tmp_path)
+    angles = np.repeat([0, 20, 90, 110], 5) + np.tile(np.arange(5) / 5, 4)  # degrees
+    other = angles.copy()
+    other[[0, 19]] = [110.95, -0.15]
+    for name, values in (("a", angles), ("b", other)):
+        np.save(f"{name}.npy", np.stack([np.cos(np.radians(values)), np.sin(np.radians(values))], axis=1))
+    np.save("y.npy", np.repeat([0, 1], 10))
+    for second, mean in (("b.npy", 0.1), ("a.npy", 0.0)):
+        score = ["score", "a.npy", second, "--labels", "y.npy", "--margin", "recall_at_1=.3"]
+        assert main([*score, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)["differences"]["recall_at_1"]
+        assert (found["mean"], found["word"]) == (pytest.approx(mean), "undecided")
+        assert {found[name] for name in ("interval", "p", "p_equivalence", "detectable")} == {None}
+        for form in ([], ["--latex"]):
+            assert main([*score, *form]) == 0
+            row = next(line for line in capsys.readouterr().out.splitlines() if f"{mean:+.4f}" in line)
+            assert re.fullmatch(r"[\s&]*undecided[\s\\]*", row.partition(f"{mean:+.4f}")[2])
+
+
+@pytest.mark.parametrize(
+    ("factor", "row", "code", "says"),
+    [
+        (1e200, slice(None), "not-finite", "float32"),
+        (np.nan, 3, "not-finite", "NaN"),
+        (0, 3, "invalid-embedding", "zero"),
+        (1e-200, 3, "invalid-embedding", "float32"),
+    ],
+)
+@pytest.mark.parametrize("limit", [[], ["--memory", "2GiB"]])
+def test_rows_that_cannot_be_measured_are_those_of_the_file_that_is_named(
+    two_files, capsys, factor, row, code, says, limit
+):
+    rows = np.load("b.npy").astype(np.float64)
+    rows[row] *= factor
+    np.save("bad.npy", rows)
+    assert main(["score", "a.npy", "bad.npy", "--labels", "y.npy", *limit]) == 2
+    message = capsys.readouterr().err
+    assert "bad.npy" in message
+    assert says in message
+    assert ("NaN" in message) == np.isnan(factor)
+    with raises(EvaluationError, code) as caught:
+        zoo.compare(np.load("a.npy"), rows, np.load("y.npy"))
+    assert "second" in str(caught.value)
 
 
 def test_files_of_other_labels_and_margins_without_a_pair_are_refused(two_files, capsys):

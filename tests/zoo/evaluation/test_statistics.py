@@ -168,9 +168,6 @@ def test_the_detectable_difference_is_found_with_four_fifths_power() -> None:
         (0.03, 0.01, 0.03, BETTER),
         (0.01, 0.02, 0.03, UNDECIDED),
         (0.02, 0.009, None, BETTER),  # an interval wider than the difference decides all the same
-        (0.0, 0.0, None, UNDECIDED),
-        (0.1, 0.0, None, BETTER),
-        (0.1, 0.0, 0.2, EQUIVALENT),
     ],
 )
 def test_verdicts_by_hand(mean: float, error: float, margin: float | None, expected: str) -> None:
@@ -178,6 +175,43 @@ def test_verdicts_by_hand(mean: float, error: float, margin: float | None, expec
     (verdict,) = judge([Estimate(8, mean, error=error, freedom=60.0)], [margin])
     assert verdict.word == expected
     assert (verdict.detectable is not None and "detectable" in str(verdict)) == (expected == UNDECIDED)
+
+
+@pytest.mark.parametrize(
+    ("values", "table"),
+    [
+        ([0.1], ScoresByClass(np.array([[0.1, 0.1]]), np.array([10.0, 10.0]))),
+        ([0.1], ScoresByClass(np.array([[1 - 0.9, 0.1, 0.3 - 0.2]]), np.array([3.0, 7.0, 11.0]))),
+        ([1 / 3], ScoresByClass(np.array([[0.333333, 0.666667 - 0.333333]]), np.array([3.0, 6.0]))),  # as stored
+        ([0.62 - 0.6, 0.52 - 0.5], None),
+        ([0.1, 0.1], ScoresByClass(np.full((2, 4), 0.1), np.ones(4))),
+        ([0.0], ScoresByClass(np.zeros((1, 30)), np.ones(30))),
+    ],
+)
+def test_differences_that_agree_are_no_evidence(values: list[float], table: ScoresByClass | None) -> None:
+    found = estimate(values, table, SIGNED)
+    assert (found.mean, found.error, found.interval, found.note) == (pytest.approx(np.mean(values)), 0, None, "")
+    for margin in (None, 0.5):
+        (verdict,) = judge([found], [margin])
+        assert (verdict.word, verdict.p, verdict.p_equivalence, verdict.detectable) == (UNDECIDED, None, None, None)
+        assert (verdict.p_text, str(verdict), verdict.margin) == ("", UNDECIDED, margin)
+
+
+def test_a_difference_that_agrees_counts_in_its_family_as_if_p_were_1() -> None:
+    far, agreed = Estimate(8, 0.0205, error=0.01, freedom=60.0), estimate([0.1, 0.1])
+    verdicts = judge([far, agreed], [0.05, 0.05])
+    assert verdicts[0].p == pytest.approx(2 * 2 * stats.t.sf(2.05, 60))
+    assert verdicts[0].p_equivalence == pytest.approx(2 * stats.t.sf(2.95, 60))
+    assert (verdicts[1].p, [verdict.family for verdict in verdicts]) == (None, [2, 2])
+
+
+def test_under_the_null_few_queries_of_two_classes_find_nothing_too_often() -> None:
+    """Pairs of scores of .9 that agree in both classes, a tenth of all draws, were called better or worse."""
+    rng, found = np.random.default_rng(4), 0
+    for difference in (rng.binomial(10, 0.9, (1000, 2)) - rng.binomial(10, 0.9, (1000, 2))) / 10:
+        one = estimate([difference.mean()], ScoresByClass(difference[None], np.array([10.0, 10.0])), SIGNED)
+        found += judge([one], [None])[0].word != UNDECIDED
+    assert found / 1000 <= 0.072  # .05 and three standard errors
 
 
 def test_a_family_adjusts_p_and_leaves_out_what_was_not_tested() -> None:
@@ -290,3 +324,6 @@ def test_a_partial_correlation_is_that_of_the_recursion_by_hand() -> None:
     )
     assert partial_correlation(a[:4], b[:4], given[:4]) is None
     assert partial_correlation(given, b, given) is None
+    line = partial_correlation(a, 1 - 2 * a)
+    assert line is not None
+    assert (line.mean, line.interval) == (pytest.approx(-1), None)

@@ -193,7 +193,7 @@ def test_overlapping_intervals_are_undecided_and_clear_ones_are_not():
     assert [words[: words.index("--model") + 2] for words in commands if "--model" in words] == [
         ["gallery", "rebuild", "GALLERY", "--model", "c-whitened"]
     ]
-    better = [row("a", LINEAR, [score + 0.1 for score in good], 9), row("a", PLAIN, good, 9)]
+    better = [row("a", LINEAR, [score + 0.1 * score for score in good], 9), row("a", PLAIN, good, 9)]
     assert "Training helps" in " ".join(recommend(better))
     worse = [better[1], replace(better[0], class_scores=row("a", LINEAR, bad, 9).class_scores)]
     assert "do not help" in " ".join(recommend(worse))
@@ -219,7 +219,7 @@ def test_the_recommendation_ends_with_the_command_to_run_next():
 
     plain, index = row("a", PLAIN, good), ["index", "a", "my pictures", "--out", "GALLERY"]
     finetune = ["finetune", "my pictures", "--from", "a"]
-    assert commands(row("a", LINEAR, [score + 0.1 for score in good]), plain)[-1] == finetune
+    assert commands(row("a", LINEAR, [score + 0.1 * score for score in good]), plain)[-1] == finetune
     for trained in ([row("a", LINEAR, noisy)], [row("a", LINEAR, bad)], []):
         found = commands(plain, *trained)
         assert found[-1] == index
@@ -231,7 +231,7 @@ def test_the_recommendation_ends_with_the_command_to_run_next():
 
 def test_a_model_that_learnt_from_the_measured_classes_is_not_recommended_over_one_that_did_not():
     def row(model: str, score: float, *notes: str) -> BaselineScore:
-        scores = tuple(score + step / 100 for step in range(6))
+        scores = tuple(score * (1 + step / 100) for step in range(6))
         per_class = {"queries": (10,) * 6, "map_at_r": scores}
         means = {"map_at_r": float(np.mean(scores)), "recall_at_1": 0.5}
         return BaselineScore(model, "f", PLAIN, 8, 32, 1.0, "onnx", means, {}, per_class, notes)
