@@ -111,7 +111,7 @@ def bounded_unit_rows(values: Any, budget: Budget, chosen: np.ndarray | None = N
             np.divide(block, norms[part, None], out=out[part], dtype=np.float64, casting="same_kind")
         release_pages(values)
         release(out[part])
-    check_finite(finite, "embeddings", rows if chosen is None else rows[chosen])
+    check_finite(finite, "embeddings", rows, numbers)
     _check_directions(norms, "embeddings")
     return out
 

@@ -149,10 +149,10 @@ def check_matrix(values: Any, name: str) -> np.ndarray:
     return rows
 
 
-def check_finite(finite: np.ndarray, name: str, rows: np.ndarray) -> None:
-    """Raise `EvaluationError` unless all rows are finite as float32, bool [n]; `rows` are those that were given."""
+def check_finite(finite: np.ndarray, name: str, rows: np.ndarray, numbers: np.ndarray | None = None) -> None:
+    """Raise `EvaluationError` unless rows are finite as float32, bool [n]: all `rows` as given, or those numbers."""
     if not finite.all():
-        first = int(finite.argmin())
+        first = int(finite.argmin() if numbers is None else numbers[finite.argmin()])
         beyond = np.isfinite(rows[first]).all()
         raise EvaluationError(
             f"row {first} of {name} holds {'values beyond float32' if beyond else 'NaN or infinite values'} "
