@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import inspect
 import json
+import re
 from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -64,6 +65,12 @@ class ClassTable(UserDict[str, Any]):
         """Return the own names of the classes, in alphabetical order."""
         values = (*self.data.values(), *self.others)
         return sorted({value.partition(":")[2] for value in values if isinstance(value, str)})
+
+    @property
+    def spellings(self) -> dict[str, str]:
+        """Return each name with that of its class, as `ms` with "MultiSimilarity"."""
+        classes = {name: value.partition(":")[2] for name, value in self.data.items() if isinstance(value, str)}
+        return {name: re.sub("(?:Loss|Miner)$", "", own) for name, own in classes.items()}
 
     def class_named(self, name: str) -> Any:
         """Return the class of its own name: the `__getattr__` of the package, so that it has its classes."""

@@ -9,7 +9,6 @@ import types
 import typing
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ from training.recipes.common import ARCHITECTURES, backbone_name
 from training.samplers import SAMPLERS
 from zoo import data
 from zoo.data.preprocessing import same_statistics
-from zoo.errors import CardError, RecipeError, ZooError, nearest, unknown
+from zoo.errors import CardError, RecipeError, ZooError, closest, nearest, unknown
 from zoo.evaluation.split import LEAST_TO_SPLIT
 from zoo.models.card import Head, setting_text
 from zoo.models.places import places_in
@@ -349,7 +348,7 @@ def _check_recipe_name(name: str, settings: list[str]) -> None:
     if name in RECIPES:
         return
     error = unknown("recipe", name, RECIPES, "All recipes: zoo list --recipes.", RecipeError)
-    similar = standard_recipe(get_close_matches(name, RECIPES, 1, 0)[0])
+    similar = standard_recipe(closest(name, RECIPES, 1, 0)[0])
     _raise_all([error, *_setting_errors(similar if isinstance(similar, Recipe) else similar.members[0], settings)[1]])
 
 

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from zoo import own
+from zoo.errors import classes_from
 from zoo.models import recipes_from
 from zoo.models.backbones import register_with_timm
 
@@ -246,3 +247,6 @@ def __dir__() -> list[str]:
 own.install()
 register_with_timm()
 recipes_from(lambda: own.own_module("training.recipes").CATALOGUE)
+classes_from(
+    lambda: own.own_module("training.miners").MINERS.spellings | own.own_module("training.losses").LOSSES.spellings
+)

@@ -44,7 +44,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 
 
@@ -223,10 +223,35 @@ class ServiceError(GalleryError):
             self.exit_code = UsageError.exit_code
 
 
-def nearest(name: str, names: Iterable[str], n: int = 3) -> str:
+_classes: list[Callable[[], Mapping[str, str]]] = []
+
+
+def classes_from(source: Callable[[], Mapping[str, str]]) -> None:
+    """Take short names with those of their classes, as `ms` with "MultiSimilarity", from a function."""
+    _classes[:] = [source]
+
+
+def closest(name: str, names: Iterable[str], n: int = 3, cutoff: float = 0.5) -> list[str]:
+    """Return the known names most like `name`, or only the one that it spells otherwise, as a class or in capitals."""
+    known, classes = list(names), _classes[0]()
+    short = "|".join(sorted(map(re.escape, classes), key=len, reverse=True))
+    spelt = [re.sub(rf"(?<![^-])(?:{short})(?![^-])", lambda part: classes[part[0]], each) for each in known]
+    spellings = {_letters(text): each for text, each in zip([*spelt, *known], [*known, *known], strict=True)}
+    typed = _letters(name)
+    if same := spellings.get(typed) or spellings.get(re.sub("(?:loss|miner|sampler)$", "", typed)):
+        return [same]
+    return list(dict.fromkeys(spellings[text] for text in get_close_matches(typed, spellings, 2 * n, cutoff)))[:n]
+
+
+def _letters(name: str) -> str:
+    """Return a name without capitals, '-' and '_'."""
+    return re.sub("[-_]", "", name.lower())
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
     """Return the hint " Did you mean 'a' or 'b'?" with the known names most like `name`, or "" if none is like it."""
-    close = get_close_matches(name, list(names), n=n, cutoff=0.5)
-    return f" Did you mean {' or '.join(repr(c) for c in close)}?" if close else ""
+    close = closest(name, names)
+    return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
 def unknown(kind: str, name: str, names: Iterable[str], more: str = "", error: type[ZooError] = UsageError) -> ZooError:

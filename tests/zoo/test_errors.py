@@ -50,3 +50,15 @@ def test_every_public_name_is_there() -> None:
     assert [name for name in zoo.__all__ if getattr(zoo, name, None) is None] == []
     with pytest.raises(AttributeError):
         _ = zoo.datasets
+
+
+@pytest.mark.parametrize(
+    ("typed", "loss"),
+    [
+        *[(typed, "ms") for typed in ("multi-similarity", "MultiSimilarityLoss", "multi_similarity", "MS")],
+        *[("ProxyAnchorLoss", "pa"), ("NTXentLoss", "ntxent"), ("nt-xent", "ntxent"), ("NPairsLoss", "npair")],
+    ],
+)
+def test_a_loss_by_the_name_of_its_class_is_refused_with_its_own(typed: str, loss: str) -> None:
+    with raises(ZooError, "unknown-name", f" {loss!r}?"):
+        zoo.train("margin-conv4-glyphs", loss=typed)

@@ -221,7 +221,7 @@ def name_hint(name: str, names: list[str]) -> str:
     """Return the known names that begin with `name`, else the nearest ones, as a sentence; "" without any."""
     matches = [candidate for candidate in names if candidate.startswith(name.lower())] if name else []
     if not matches:
-        return nearest(name, names) or nearest(name.lower(), names)
+        return nearest(name, names)
     more = f" and {len(matches) - 5} more" if len(matches) > 5 else ""
     return f" It is the beginning of {', '.join(matches[:5])}{more}."
 
