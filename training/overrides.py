@@ -143,13 +143,17 @@ def _text_at(facts: Any, key: str) -> str | None:
 
 
 def _check_method_name(method: str, before: str) -> None:
-    """Refuse the name of another recipe's method, which a change of the objective alone does not make."""
-    if method != before and method in {standard_recipe(name).method for name in RECIPES}:
+    """Refuse the name of a method of recipes, in any spelling, which a change of the objective alone does not make."""
+    if method != before and (known := closest(method, _methods(), cutoff=1)):
         raise RecipeError(
-            f"method={method} is the name of other recipes' method. Train one of them (zoo list --recipes --method "
-            f"{method}), or choose a name of your own.",
+            f"method={method} is the name of recipes' method. Train one of them (zoo list --recipes --method "
+            f"{known[0]}), or choose a name of your own.",
             code="unknown-name",
         )
+
+
+def _methods() -> set[str]:
+    return {standard_recipe(name).method for name in RECIPES}
 
 
 def _with_backbone_name(recipe: Recipe, before: Recipe, is_named: bool) -> Recipe:

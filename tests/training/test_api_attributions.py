@@ -111,7 +111,12 @@ def test_the_backbone_is_named_by_its_architecture() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [("backbone.architecture=conv4", "backbone.name=r50"), ("objective.loss=triplet", "method=diva")]
+    "settings",
+    [
+        ("backbone.architecture=conv4", "backbone.name=r50"),
+        ("objective.loss=triplet", "method=diva"),
+        ("method=multi-similarity",),
+    ],
 )
 def test_the_name_of_another_backbone_or_method_is_refused(settings: tuple[str, ...]) -> None:
     with raises(RecipeError, "unknown-name"):
