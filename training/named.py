@@ -18,7 +18,7 @@ from training.finetune import Finetuned, FinetuneRequest
 from training.finetune import finetune as run_finetune
 from training.forecast import forecast
 from training.logging import check_trackers
-from training.overrides import fit_to_classes, resolve, with_custom_name
+from training.overrides import check_head_in_name, fit_to_classes, resolve, with_custom_name
 from training.own_network import describe_network, preprocessing_note, preprocessing_settings
 from training.recipe import EnsembleRecipe, Recipe
 from training.recipes.published_code import published_switch, resolve_as_published
@@ -90,6 +90,7 @@ def resolve_run(
         trunk = cached.about.model if model is None else model_reference(model)
         resolved = recipe_on_features(resolved, cached, read_card(find_model(trunk)), trunk, changes, name)
         return _fit_to_images(resolved, cached.labels, changes)
+    check_head_in_name(resolved)
     if model is not None:
         raise UsageError("--model names the model of cached features; it needs --features DIR.", code="missing-value")
     if data is not None and resolved.data.dataset == FOLDER:

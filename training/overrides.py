@@ -21,7 +21,7 @@ from training.miners import MINERS
 from training.own_network import OwnHead, inner_architecture, with_own_network
 from training.recipe import OPTIMIZERS, REMARKS, EnsembleRecipe, Objective, Recipe
 from training.recipes import RECIPES, standard_recipe
-from training.recipes.common import ARCHITECTURES, backbone_name
+from training.recipes.common import ARCHITECTURES, DIRECTIONS, backbone_name, with_head_end
 from training.samplers import SAMPLERS
 from zoo import data
 from zoo.data.preprocessing import same_statistics
@@ -113,6 +113,7 @@ def override(recipe: Recipe, settings: Iterable[str]) -> Recipe:
     changed = dataclasses.replace(
         changed, departures=tuple(each for each in changed.departures if _agrees(each, facts))
     )
+    changed = with_head_end(changed, changed.head_end)
     changed = _with_backbone_name(changed, recipe, "name" in tree.get("backbone", {}))
     return with_own_network(changed, head, tree.get("backbone", {}))
 
@@ -150,6 +151,22 @@ def _check_method_name(method: str, before: str) -> None:
             f"{known[0]}), or choose a name of your own.",
             code="unknown-name",
         )
+
+
+def check_head_in_name(recipe: Recipe | EnsembleRecipe) -> None:
+    """Refuse a model's name that begins with a method and has "lda" or "pca" though the model does not, or lacks it."""
+    first, parts = recipe if isinstance(recipe, Recipe) else recipe.members[0], recipe.name.split("-")
+    ends = [end for end in DIRECTIONS if end == first.head_end]
+    if [part for part in parts if part in DIRECTIONS] == ends or not recipe.name.startswith(
+        tuple(f"{method}-" for method in _methods())
+    ):
+        return
+    fitting = "-".join([*(part for part in parts if part not in DIRECTIONS), *ends])
+    how = f"Train the recipe {fitting}" if fitting in RECIPES else f"Name it with --as {fitting} (name= in Python)"
+    raise RecipeError(
+        f"{recipe.name} names other heads than head_end={first.head_end} gives. {how}, or choose a name of your own.",
+        code="unknown-name",
+    )
 
 
 def _methods() -> set[str]:

@@ -16,6 +16,7 @@ from training.build import create_sampler
 from training.data import TrainingData
 from training.execution import Execution
 from training.methods.base import Method
+from training.named import resolve_run
 from training.overrides import override, resolve
 from training.recipe import EnsembleRecipe, Recipe
 from training.recipes import RECIPES, summary
@@ -352,6 +353,32 @@ def test_no_recipe_loses_a_departure_without_settings() -> None:
         made = create()
         for recipe in made.members if isinstance(made, EnsembleRecipe) else (made,):
             assert override(recipe, []).departures == recipe.departures, name
+
+
+@pytest.mark.parametrize(
+    ("name", "end", "rename", "fitting"),
+    [
+        ("margin-conv4-glyphs", "lda", None, "margin-conv4-glyphs-lda"),
+        ("margin2-conv4-glyphs", "pca", None, "margin2-conv4-glyphs-pca"),
+        ("margin-lite0-cub2010-lda", "trained", None, "margin-lite0-cub2010"),
+        ("margin-conv4-glyphs", "trained", "ms-lda", "ms"),
+        ("margin-conv4-glyphs", "lda", "margin-conv4-glyphs-lda-seed1", None),
+        ("margin-conv4-glyphs", "lda", "mine", None),
+    ],
+)
+def test_a_method_s_name_tells_which_heads_a_model_has(
+    name: str, end: str, rename: str | None, fitting: str | None
+) -> None:
+    settings = [f"head_end={end}"]
+    if fitting is not None:
+        with raises(RecipeError, "unknown-name", f" {fitting}"):
+            resolve_run(name, settings=settings, name=rename)
+        rename = fitting
+    made = resolve_run(name, settings=settings, name=rename)
+    for recipe in members(made):
+        assert any(f"(head_end={end})" in departure for departure in recipe.departures) == (end != "trained")
+    for recipe in members(resolve(name, settings)):  # as an arm of a study, which has a label
+        assert recipe.head_end == end
 
 
 def test_members_of_an_ensemble_take_settings_seeds_and_names() -> None:

@@ -7,11 +7,15 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from training.recipe import Augmentation, Backbone, Objective
+from training.recipe import Augmentation, Backbone, Objective, Recipe
 from zoo.data.preprocessing import Preprocessing
 from zoo.models.backbones.caffe import MEAN, STD
 
 DISTANCE = "distance-weighted"
+
+
+DIRECTIONS = {"pca": "principal", "lda": "discriminant"}
+"""The `head_end` of heads that are replaced -> the directions of the trunk's features that replace them."""
 
 
 @dataclass(frozen=True)
@@ -177,6 +181,17 @@ def trunk_size(backbone: Backbone, channels: int) -> tuple[int, int]:
 def backbone(name: str, freeze_norm: str = "none", **args: Any) -> Backbone:
     """Return a pretrained backbone by its short name in `ARCHITECTURES`."""
     return Backbone(name, ARCHITECTURES[name], args, pretrained=True, freeze_norm=freeze_norm)
+
+
+def with_head_end(recipe: Recipe, end: str) -> Recipe:
+    """Return the recipe with a `head_end`, and with the departure that the heads are replaced, if they are."""
+    if end == "trained":
+        return replace(recipe, head_end=end)
+    departure = (
+        f"The embedding is one head of {DIRECTIONS[end]} directions of the trained trunk's features (head_end={end}), "
+        "and not the heads that the method trains."
+    )
+    return replace(recipe, head_end=end, departures=tuple(dict.fromkeys((*recipe.departures, departure))))
 
 
 def backbone_name(architecture: str) -> str:

@@ -45,6 +45,7 @@ from training.recipes.common import (
     preprocessing,
     regularised,
     resized_crop,
+    with_head_end,
 )
 from training.recipes.diva import DIVA_TASKS, TASKS, join
 from training.recipes.small import RHO, ROTH_2021
@@ -107,11 +108,7 @@ def with_lda(make: Callable[[], Recipe]) -> Recipe:
         make: The function that makes the recipe of the method.
     """
     recipe = make()
-    departure = (
-        "The embedding is one head of discriminant directions of the trained trunk's features (head_end=lda), and not "
-        "the heads that the method trains."
-    )
-    return replace(recipe, name=f"{recipe.name}-lda", head_end="lda", departures=(*recipe.departures, departure))
+    return with_head_end(replace(recipe, name=f"{recipe.name}-lda"), "lda")
 
 
 def plain(method: str, dataset: str) -> Recipe:
