@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import compress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,6 +40,7 @@ from zoo.evaluation.statistics import (
     pearson,
 )
 from zoo.files import write_bytes, write_json
+from zoo.models.card import HEADS
 from zoo.render import Table, environment
 from zoo.report import figures
 from zoo.report.html import (
@@ -390,23 +392,23 @@ def _score_tables(report: Report) -> list[tuple[str, dict[str, Table]]]:
 
 
 def _score_table(rows: Sequence[ScoreRow], axis: str) -> Table:
-    published = ["published"] if any(row.published is not None for row in rows) else []
-    head = ["arm", *([axis] if axis else []), "seeds", str(rows[0].measure), "95 %"]
-    head += ["difference", "95 %", "p (Holm)", "verdict", *published]
-    return Table(head, [[*_score_cells(row, axis), *([_published_text(row)] if published else [])] for row in rows])
+    """Return the rows of one measure; columns for heads that are not trained, places and published numbers if any."""
+    ends = ("difference", "95 %", "p (Holm)", "verdict", "published")
+    columns = ("arm", "head", axis, "seeds", str(rows[0].measure), "95 %", *ends)
+    shown = {"head": any(row.head != HEADS["trained"] for row in rows), axis: bool(axis)}
+    shown["published"] = any(row.published is not None for row in rows)
+    kept = [shown.get(column, True) for column in columns]
+    head, *cells = (list(compress(line, kept)) for line in (columns, *map(_score_cells, rows)))
+    return Table(head, cells)
 
 
-def _score_cells(row: ScoreRow, axis: str) -> list[str]:
-    place = [] if not axis else ["" if row.x is None else f"{row.x:g}"]
+def _score_cells(row: ScoreRow) -> list[str]:
     value, difference = row.value, row.difference
     mark = "" if row.rank is None else f" (rank {row.rank[0]} of {row.rank[1]})"
-    head = [row.arm, *place, str(value.n), score_text(value.mean, value.sd) + mark, interval_text(value.interval)]
-    return [
-        *head,
-        f"{difference.mean:+.4f}" if difference else "",
-        _interval_text(difference),
-        *_verdict_cells(row.verdict),
-    ]
+    head = [row.arm, row.head, "" if row.x is None else f"{row.x:g}", str(value.n)]
+    score = [score_text(value.mean, value.sd) + mark, interval_text(value.interval)]
+    compared = [f"{difference.mean:+.4f}" if difference else "", _interval_text(difference)]
+    return [*head, *score, *compared, *_verdict_cells(row.verdict), _published_text(row)]
 
 
 def _verdict_cells(verdict: Verdict | None) -> list[str]:
@@ -453,19 +455,8 @@ def _trend_table(report: Report) -> Table:
         ranks = [f"{trend.spearman.mean:+.2f}" if trend.spearman else "", _interval_text(trend.spearman, 2)]
         ends = p_text(trend.p), trend.verdict, interval_text(trend.over_arms, "+"), interval_text(trend.left_out, "+")
         rows.append([text, str(trend.trend.measure), str(trend.arms), *slope, *ranks, *ends])
-    slope_title = f"slope a {report.plan.study.x}"
-    head = (
-        "claim",
-        "measure",
-        "arms",
-        slope_title,
-        "95 %",
-        "Spearman",
-        "95 %",
-        "p (Holm)",
-        "verdict",
-        "95 % over arms",
-    )
+    title = f"slope a {report.plan.study.x}"
+    head = ("claim", "measure", "arms", title, "95 %", "Spearman", "95 %", "p (Holm)", "verdict", "95 % over arms")
     return Table((*head, "slope without any one"), rows)
 
 
@@ -609,6 +600,7 @@ def _seeds_text(number: int) -> str:
 def _score_line(row: ScoreRow, axis: str) -> ForestLine:
     value, difference = row.value, row.difference
     place = f"{axis} {row.x:g}; " if row.x is not None else ""
+    place += f"head {row.head}; " if row.head != HEADS["trained"] else ""
     bounds = f", {interval_text(value.interval)}" if value.interval else ""
     to_baseline = f"; {difference.mean:+.4f} to the baseline, {row.verdict}" if difference else ""
     published = f"; published {_published_text(row)}" if row.published is not None else ""

@@ -48,6 +48,7 @@ from training.studies.trials import trial_folder, trial_title
 from zoo.console import count
 from zoo.data.dataset import dataset_title
 from zoo.evaluation.statistics import UNDECIDED, Estimate, Verdict, judge, pearson
+from zoo.models.card import head_kind
 from zoo.models.published import PublishedScore, PublishedTable, published_tables
 from zoo.models.results import data_title
 
@@ -94,6 +95,7 @@ class ScoreRow:
         published: The paper's own number.
         published_sd: Its standard deviation over runs, if the paper gives one.
         rank: Highest rank and dimension of the embeddings, if the rank is lower and determines the measure.
+        head: What makes the arm's embedding, a value of `zoo.models.card.HEADS`, or "none".
     """
 
     arm: str
@@ -106,6 +108,7 @@ class ScoreRow:
     published: float | None = None
     published_sd: float | None = None
     rank: tuple[int, int] | None = None
+    head: str = ""
 
 
 @dataclass(frozen=True)
@@ -550,8 +553,9 @@ def _score_row(
     difference = None if label == than else _difference(measure, values, label, than, by_seed)
     published = published_score(plan, arm, measure)
     number, sd = (None, None) if published is None else (published[1].value, published[1].sd)
-    rank = ranks.get(measure, {}).get(label)
-    return ScoreRow(label, arm.x, selection, measure, value, difference, None, number, sd, rank)
+    rank, recipe = ranks.get(measure, {}).get(label), plan.recipes(arm)[0]
+    head = head_kind(recipe.head_end, bool(recipe.heads))
+    return ScoreRow(label, arm.x, selection, measure, value, difference, None, number, sd, rank, head)
 
 
 def _compared(plan: Plan, selection: str, claim: Claim, values: Values, by_seed: ResultsBySeed) -> ClaimResult:

@@ -22,7 +22,7 @@ from zoo.evaluation.calibration import DEPTH, Bin, expected_calibration_error, h
 from zoo.evaluation.evaluate import attribute_to_model, embed_dataset
 from zoo.evaluation.structure import spectral_decay
 from zoo.files import open_file
-from zoo.models.card import read_origin
+from zoo.models.card import read_head, read_origin
 from zoo.models.load import Embedder
 from zoo.models.results import data_title, metric_table, origin_text
 from zoo.render import Table
@@ -272,6 +272,7 @@ def _model_section(model: Embedder) -> Section:
         "description": card.description or "-",
         "recipe": read_origin(model.folder).text or "-",
         "method": card.method,
+        "head": read_head(model.folder) or "-",
         "trained on": dataset_title(card.dataset),
         "architecture": card.architecture,
         "dimension": str(card.dim),

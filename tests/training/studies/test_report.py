@@ -15,6 +15,7 @@ from tests.training.studies import toys
 from tests.training.studies.toys import SCORES, finish
 from tests.zoo.report.test_model import Reader
 from training.recipes.common import TRUNKS
+from training.studies.own import own_study
 from training.studies.papers import find_study
 from training.studies.plan import Plan, read_plan, write_plan
 from training.studies.render import as_html, as_markdown, to_json, write_report
@@ -57,6 +58,20 @@ def test_the_report_compares_every_arm_with_the_baseline(plan: Plan, tmp_path: P
     assert report.spectra["margin: singular values, test features, last"] == pytest.approx([0.7, 0.3])
     assert report.seconds == 180
     assert (report.missing, report.failures) == ([], {})
+
+
+def test_arms_whose_heads_are_replaced_are_marked(plan: Plan, tmp_path: Path) -> None:
+    assert "LDA" not in as_markdown(build_report(plan, tmp_path)) + as_html(build_report(plan, tmp_path))
+    texts = ("trained=margin-conv4-glyphs", "replaced=margin-conv4-glyphs,head_end=lda")
+    own = dataclasses.replace(plan, study=own_study(texts), settings=())
+    for run in own.runs(tmp_path / "own"):
+        finish(run, 0.5, [0.7, 0.3])
+    report = build_report(own, tmp_path / "own")
+    heads = {"trained": "method", "replaced": "LDA"}
+    assert {row["arm"]: row["head"] for row in to_json(report)["rows"]} == heads
+    for label, head in heads.items():
+        assert f"| {label} | {head} |" in as_markdown(report)
+    assert "LDA" in as_html(report)
 
 
 def test_steps_and_images_of_arms_are_counted(plan: Plan, tmp_path: Path) -> None:

@@ -79,6 +79,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Embedder, Dataset]:
     folder = toys.write_model(root / "toy-pool")
     log = [{"epoch": 1, "validation_recall_at_1": 0.5}, {"epoch": 2, "validation_recall_at_1": 0.75}]
     (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in log))
+    (folder / "recipe.json").write_text(json.dumps({"recipe": {"head_end": "lda", "heads": [{}]}}))
     data = load_dataset("folder", "test", toys.write_pictures(root / "pictures"))
     return load(folder, "onnx"), data
 
@@ -125,6 +126,10 @@ def test_scores_are_those_of_evaluate(toy, reader):
         assert f"{name} {value:.4f} {low:.4f} to {high:.4f}" in reader.text
     assert "24 queries of 4 classes" in reader.text
     assert "onnx in fp32" in reader.text
+
+
+def test_the_head_is_named(reader):
+    assert " head LDA " in reader.text
 
 
 def test_every_picture_can_be_decoded_and_is_small(html, reader):
