@@ -223,7 +223,7 @@ class ServiceError(GalleryError):
             self.exit_code = UsageError.exit_code
 
 
-_classes: list[Callable[[], Mapping[str, str]]] = []
+_classes: list[Callable[[], Mapping[str, str]]] = [dict]
 
 
 def classes_from(source: Callable[[], Mapping[str, str]]) -> None:

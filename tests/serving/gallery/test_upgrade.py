@@ -190,8 +190,8 @@ def test_what_not_worse_means() -> None:
     assert not compared([0.0] * 40, [0] * 40).not_worse(0.01), "one class says nothing of others"
     assert not ModelComparison([], "no labels", None, MODELS, DATE).not_worse()  # type: ignore[arg-type]
     assert compared([0.02] * 40, classes).undecided() is None
-    assert compared([0.02] * 40, classes).verdict() == "worse in R@1 and MAP@R"
-    assert compared([-0.02] * 40, classes).verdict() == "better in R@1 and MAP@R"
+    assert compared([0.02, 0.03] * 20, classes).verdict() == "worse in R@1 and MAP@R"
+    assert compared([-0.02, -0.03] * 20, classes).verdict() == "better in R@1 and MAP@R"
     assert compared([0.5, -0.5] * 20, classes).verdict() == "not shown to be better or worse"
     assert compared([0.0] * 40, [0] * 40).undecided() is not None
 

@@ -178,7 +178,7 @@ MISTYPED_COMMANDS = [
     (["train", MODEL, "--set", "objective.loss=proxy-anchor"], "Did you mean 'pa'?"),
     (["train", MODEL, "--set", "objective.miner=multi-similarity"], "Did you mean 'ms'?"),
     (["list", "--recipes", "--method", "multi-similarity"], "Did you mean 'ms'?"),
-    (["benchmark", "search", "multi-similarity"], "Did you mean 'ms'?"),
+    (["benchmark", "search", "multi-similarity", "--dataset", "glyphs"], "Did you mean 'ms'?"),
     (["train", MODEL, "--set", "schedule.epochs=many"], "'many'"),
     (["train", MODEL, "--set", "data.dataset=glyhps"], "Did you mean 'glyphs'"),
     (["train", "margin-conv4-omniglot", "--data", "nowhere"], "nowhere"),
