@@ -122,6 +122,6 @@ def test_the_command_runs_ours_and_a_control(tmp_path: Path, capsys: pytest.Capt
     folder = ("--data", str(images(tmp_path / "data")), "--out", str(tmp_path / "study"))
     assert main(["run", "peers/recipes", "--dataset", "cub2010", "--seeds", "2", *folder, *words]) == 0
     page = (tmp_path / "study" / "report.md").read_text()
-    assert all(f"| {arm} | 2 |" in page for arm in arms)
+    assert all(f"| {arm} | LDA | 2 |" in page for arm in arms)
     assert "pml-margin in our trainer is level with margin" in page
     assert "\npython -m tests.benchmarks.quality run peers/recipes --dataset cub2010" in page

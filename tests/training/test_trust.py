@@ -96,6 +96,7 @@ def test_reproduce_imports_them_with_trust_and_in_the_local_zoo(imported: Callab
     folder = shutil.copytree(paths.SHIPPED / "margin-conv4-glyphs", tmp_path / "foreign")
     record = json.loads((folder / "recipe.json").read_text())
     record["recipe"]["objective"]["loss"] = "stranger:Loss"
+    record["recipe"]["definitions"]["loss stranger:Loss"] = 1
     (folder / "recipe.json").write_text(json.dumps(record))
     short = [word for setting in SHORT for word in ("--set", setting)]
     assert main(["reproduce", str(folder), "--trust-code", "--as", "first", "--quiet", *short]) == 1  # too short a run
