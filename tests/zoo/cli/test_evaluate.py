@@ -226,7 +226,7 @@ def test_a_difference_that_is_the_same_in_all_classes_is_undecided(tmp_path, mon
         (1e-200, 3, "invalid-embedding", "float32"),
     ],
 )
-@pytest.mark.parametrize("limit", [[], ["--memory", "2GiB"]])
+@pytest.mark.parametrize("limit", [[], ["--memory", "1024GiB"]])
 def test_rows_that_cannot_be_measured_are_those_of_the_file_that_is_named(
     two_files, capsys, factor, row, code, says, limit
 ):
