@@ -123,21 +123,33 @@ def recorded_recipe(
             f"model by today's definitions: {today}",
             code="other-definition",
         )
-    check_trusted(recorded_classes(recipe), folder, trust_code)
-    recorded = Recipe.from_json(recipe)
-    check_objects(recorded)
+    recorded = usable_recipe(recipe, folder, trust_code)
     if digest := record.get(GIVEN_WEIGHTS):
         note(
             f"the loss of {card.name} began with the weights of an object (SHA-256 {digest[:12]}), which no recipe "
             "holds; here it begins with random ones"
         )
-    check_names(recorded)
     return replace(
         recorded,
         name=new_name or f"{card.name}{ENDING}",
         seed=recorded.seed if seed is None else seed,
         precision=_precision(folder) or recorded.precision,
     )
+
+
+def usable_recipe(record: Mapping[str, Any], folder: Path, trust_code: bool = False) -> Recipe:
+    """Return the recipe that a model's folder records, if a run can be made of it; versions are not checked.
+
+    Raises:
+        UsageError: If it is of an object that was given to `zoo.train` and that no recipe holds (code "not-available").
+        RecipeError: If it is of another release (code "other-schema"), names something unknown, or names classes of a
+            stranger (code "unsafe-file").
+    """
+    check_trusted(recorded_classes(record), folder, trust_code)
+    recipe = Recipe.from_json(record)
+    check_objects(recipe)
+    check_names(recipe)
+    return recipe
 
 
 def recorded_result(folder: Path, dataset: str) -> dict[str, Any]:

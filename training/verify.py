@@ -7,16 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from training.definitions import outdated
-from training.overrides import recorded_classes
-from training.recipe import Recipe
 from training.repeats import changed_start
+from training.reproduce import usable_recipe
 from zoo.data import check_dataset_path
 from zoo.data.dataset import FOLDER
 from zoo.errors import ZooError
 from zoo.evaluation.remeasure import remeasure, remeasure_costs
 from zoo.files import read_object
 from zoo.models.names import find_model
-from zoo.models.places import check_trusted
 from zoo.models.registry import ModelLike
 from zoo.models.results import Check
 from zoo.models.verify import verify as verify_golden
@@ -74,8 +72,7 @@ def _reproduction(folder: Path) -> Iterator[Check]:
             text = f"is not possible: today's {name} may not be the recorded one ({change})"
             yield Check("reproduction", None, text)
         try:
-            check_trusted(recorded_classes(recipe), folder)
-            Recipe.from_json(recipe)
+            usable_recipe(recipe, folder)
         except ZooError as error:
             yield Check("reproduction", None, f"is not possible: {error}")
     if problem := changed_start(record):

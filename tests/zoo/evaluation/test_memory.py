@@ -175,7 +175,7 @@ def test_score_prints_the_requirement_and_refuses_what_does_not_fit(tmp_path, ca
     np.save(tmp_path / "labels.npy", LABELS)
     np.savez(tmp_path / "rows.npz", embeddings=ROWS, labels=LABELS)
     command = ["score", str(tmp_path / "rows.npy"), "--labels", str(tmp_path / "labels.npy"), "--json"]
-    assert main([*command, "--memory", "4GiB"]) == 0
+    assert main([*command, "--memory", "1024GiB"]) == 0
     out, err = capsys.readouterr()
     assert "memory: at most" in err
     assert json.loads(out)["metrics"]["map_at_r"] == pytest.approx(naive_map_at_r(ROWS, LABELS), abs=1e-12)
